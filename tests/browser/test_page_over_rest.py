@@ -18,7 +18,7 @@ from rag.evidence import EvidenceJudge
 from rag.sentence_reader import LearnedReader
 
 
-def test_a_marker_opens_its_passage_and_escape_leads_back_to_it(open_page: Open) -> None:
+def test_a_marker_opens_its_passage_to_make_a_card_of_and_escape_leads_back_to_it(site: Live, open_page: Open) -> None:
     page = open_page()
     page.locator(".example").first.click()
     page.locator(".answer-tools").wait_for()
@@ -31,6 +31,13 @@ def test_a_marker_opens_its_passage_and_escape_leads_back_to_it(open_page: Open)
     expect(source).to_be_focused()
     expect(source.locator("mark")).to_contain_text("32 threads")
     expect(source.locator(".place")).to_have_text("Chapter › Section, page iii (page 3 of the file)")
+    source.get_by_role("button", name="Save as card").click()
+    page.get_by_label("Question", exact=True).fill("How many threads are a warp?")
+    page.keyboard.press("Enter")
+    expect(page.locator(".toast")).to_contain_text("Saved")
+    (card,) = site.get("/v1/cards/due")["cards"]
+    assert "32 threads" in card["answer"] and site.status("DELETE", f"/v1/cards/{card['id']}") == 204
+    source.focus()
     page.keyboard.press("Escape")
     expect(source).to_have_count(0)
     expect(cite).to_be_focused()

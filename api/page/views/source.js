@@ -1,15 +1,16 @@
 // The passage behind a marker: beside the answer, its quote marked, with heading path, printed page and page image.
 import { bookPath } from "../address.js";
-import { Button } from "../controls.js";
+import { Button, askForText, toast } from "../controls.js";
 import { html, useEffect, useRef, useState } from "../html.js";
 import { Passage } from "../markdown.js";
-import { pageImage } from "../rest.js";
+import { pageImage, saveCard } from "../rest.js";
 import { placeOf, t } from "../texts.js";
 
 const VERDICTS = ["supported", "partial", "unsupported"];
 /** Books without markup: stars, hashes and dollars in them are meant as such. */
 export const PLAIN_FORMATS = new Set(["pdf", "text", "code", "pptx"]);
 const QUOTE_IN_ADDRESS = 600;
+const MOST_ON_A_CARD = 4000;
 
 /** The passage that is open; closing it leads back to the element that opened it, unless `back` is false. */
 export function useSource() {
@@ -37,6 +38,14 @@ export function Source({ passage, number, citations, written, site, onClose }) {
   const verdict = VERDICTS.findLast((name) => citations.some((one) => one.verdict === name));
   const { page_start: page } = first;
   const quote = (citations[0]?.quote || "").slice(0, QUOTE_IN_ADDRESS);
+  const makeCard = () => askForText({
+    label: t("ask.save_card"), field: t("cards.question"), value: "", most: MOST_ON_A_CARD,
+    onSave: async (question) => {
+      const proof = (citations[0]?.quote || passage.text).slice(0, MOST_ON_A_CARD);
+      await saveCard({ question, answer: proof, quote: proof, title: passage.title, document_id: passage.document_id, section: first.section?.at(-1) || "" });
+      toast(t("ask.card_saved"));
+    },
+  });
   useEffect(() => {
     panel.current.focus({ preventScroll: true });
     panel.current.scrollTop = 0;
@@ -50,6 +59,7 @@ export function Source({ passage, number, citations, written, site, onClose }) {
     <p class="place">${placeOf(first, { title: false })}</p>
     ${verdict && verdict !== "supported" && html`<p class=${`verdict ${verdict}`}>${t(`source.${verdict}`)}</p>`}
     ${written && verdict === "supported" && html`<p class="verdict supported">${t("source.written")}</p>`}
+    <${Button} kind="quiet" icon="new" onClick=${makeCard}>${t("ask.save_card")}<//>
     ${book && html`<a class="read-on" href=${bookPath(book.id, { node: first.node_id, quote, page })}>${t("source.read_on")}</a>`}
     ${book?.format === "pdf" && page && html`<${PageImage} key=${`${book.id} ${page} ${quote}`} book=${book} page=${page} quote=${quote} />`}
     <${Passage} text=${passage.text} plain=${PLAIN_FORMATS.has(passage.format)} spans=${citations.map((one) => [one.char_start, one.char_end])} />
