@@ -482,6 +482,10 @@ class Answering:
         run = next(iter(reversed(self._of(conversation_id))), None)
         return run if run is not None and run.done is None else None
 
+    def conversations(self) -> set[str]:
+        """The conversations of the runs that can be followed."""
+        return {run.question.conversation_id for run in list(self._runs.values()) if run.question.conversation_id}
+
     def forget(self, conversation_id: str) -> None:
         """Stops and drops the runs of a conversation that is deleted."""
         for run in self._of(conversation_id):

@@ -29,7 +29,7 @@ from api.settings import CoalesceSettings
 from api.uploads import Books, Taken
 from evals.study import Study, justify
 from evals.study_store import StudyStore
-from indexes.errors import Busy, Cancelled, CoalesceError, Conflict, HomeNotWritable, IndexMissing
+from indexes.errors import Busy, Cancelled, CoalesceError, Conflict, HomeNotWritable, IndexMissing, NotFound
 from indexes.messages import msg
 from indexes.sample import add_sample
 from rag.assemble import resolve_kind
@@ -230,10 +230,12 @@ class Services:
 
     def delete_conversations(self, owner: str | None, *, of_the_page: bool = False) -> None:
         """Removes every conversation of `owner`, or those without one, and stops answers being written in them."""
-        store = self.conversations(owner or "")
-        for conversation in store.list(of_the_page=of_the_page):
-            self.answering.forget(conversation.id)
-        store.delete_all(of_the_page=of_the_page)
+        self.conversations(owner or "").delete_all(of_the_page=of_the_page)
+        for conversation_id in self.answering.conversations():
+            try:
+                self.engine.conversations.get(conversation_id)
+            except NotFound:
+                self.answering.forget(conversation_id)
 
     def give_feedback(self, answer_id: str, rating: str, comment: str, owner: str | None) -> Feedback:
         """Keeps a thumb up or down; raises NotFound, and InvalidInput for a comment that cannot be kept."""

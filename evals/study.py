@@ -217,7 +217,7 @@ class Study:
             raise NotFound(f"no class has the id {class_id!r:.80}", hint="list them with GET /v1/class-exams")
         return tuple(self._current(exam.id) for exam in exams)
 
-    def class_ids(self, limit: int = 100) -> tuple[str, ...]:
+    def class_ids(self, limit: int | None = 100) -> tuple[str, ...]:
         """The classes that were given an exam, newest first."""
         return self._store.class_ids(limit)
 
@@ -241,10 +241,16 @@ class Study:
             exam = self._store.exam(exam_id, None)
         return exam
 
-    def exams(self, learner: str = DEFAULT_LEARNER, limit: int = 20) -> tuple[StoredExam, ...]:
-        """The newest exams of a learner, newest first."""
+    def exams(
+        self, learner: str = DEFAULT_LEARNER, limit: int | None = 20, among: Sequence[str] | None = None
+    ) -> tuple[StoredExam, ...]:
+        """The newest exams of a learner, newest first; or those of these ids."""
         learner = self._up_to_date(learner)
-        return self._shown(self._store.exams(learner, limit))
+        return self._shown(self._store.exams(learner, limit if among is None else None, among))
+
+    def exam_ids(self, learner: str = DEFAULT_LEARNER) -> tuple[str, ...]:
+        """The ids of a learner's exams, newest first."""
+        return self._store.exam_ids(checked_learner(learner))
 
     def asked_now(self) -> Asked:
         """The questions of exams that the caller has not handed in yet: their answers stay hidden."""

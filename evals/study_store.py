@@ -223,16 +223,23 @@ class StudyStore:
                 raise _not_found("exam", exam_id, learner, hint="start one with POST /v1/exams")
             return _exam(row)
 
-    def exams(self, learner: str, limit: int) -> tuple[StoredExam, ...]:
-        """The newest exams of a learner, newest first."""
+    def exams(self, learner: str, limit: int | None, among: Sequence[str] | None = None) -> tuple[StoredExam, ...]:
+        """The newest exams of a learner, newest first; of those with these ids, where they are given."""
         own = select(_exams).where(_exams.c.learner == learner)
-        return self._list(own.order_by(_exams.c.created_at.desc()).limit(limit), _exam)
+        if among is not None:
+            own = own.where(_exams.c.id.in_(among))
+        return self._list(own.order_by(_exams.c.created_at.desc(), _exams.c.id).limit(limit), _exam)
+
+    def exam_ids(self, learner: str) -> tuple[str, ...]:
+        """The ids of a learner's exams, newest first."""
+        own = select(_exams.c.id).where(_exams.c.learner == learner)
+        return self._list(own.order_by(_exams.c.created_at.desc(), _exams.c.id), lambda row: str(row.id))
 
     def class_exams(self, class_id: str) -> tuple[StoredExam, ...]:
         """The exams of one class, by learner."""
         return self._list(select(_exams).where(_exams.c.class_id == class_id).order_by(_exams.c.learner), _exam)
 
-    def class_ids(self, limit: int) -> tuple[str, ...]:
+    def class_ids(self, limit: int | None) -> tuple[str, ...]:
         """The classes that were given an exam, newest first."""
         newest = func.max(_exams.c.created_at)
         wanted = select(_exams.c.class_id).where(_exams.c.class_id.is_not(None)).group_by(_exams.c.class_id)

@@ -34,9 +34,11 @@ from sqlalchemy import (
     delete,
     func,
     insert,
+    literal,
     or_,
     select,
     true,
+    tuple_,
     update,
 )
 
@@ -64,6 +66,8 @@ _conversations = Table(
     Column("updated_at", Text, nullable=False),
     Column("owner", Text, nullable=False, server_default=""),
     Column("begun_in", Text, nullable=False, server_default=""),
+    Index("conversations_by_time", "updated_at", "id"),
+    Index("conversations_of", "owner", "updated_at", "id"),
 )
 _answers = Table(
     "answers",
@@ -94,7 +98,7 @@ _votes = Table(
     Column("blind", Boolean, nullable=False),
     Column("answers", Text, nullable=False),
 )
-CONVERSATIONS = Schema("conversations_2", _TABLES)
+CONVERSATIONS = Schema("conversations_3", _TABLES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,15 +201,26 @@ class ConversationStore:
         with self._database.reading() as connection:
             return self._get(connection, conversation_id)
 
-    def list(self, search: str = "", *, of_the_page: bool = False) -> tuple[Conversation, ...]:
+    def list(
+        self,
+        search: str = "",
+        *,
+        of_the_page: bool = False,
+        limit: int | None = None,
+        after: tuple[str, str] | None = None,
+    ) -> tuple[Conversation, ...]:
         """The conversations, last used first.
 
         Args:
             search: only those whose title or one of whose questions and answers holds it.
             of_the_page: without those begun by a call or a command.
+            limit: the most that are given.
+            after: `updated_at` and `id` of the one behind which to begin.
         """
-        newest = (_conversations.c.updated_at.desc(), _conversations.c.created_at.desc())
+        place = (_conversations.c.updated_at, _conversations.c.id)
         wanted = [self._owned]
+        if after is not None:
+            wanted.append(tuple_(*place) < tuple_(*map(literal, after)))
         if of_the_page:
             wanted.append(_conversations.c.begun_in != "call")
         if text := search.strip():
@@ -216,7 +231,9 @@ class ConversationStore:
             title = _conversations.c.title.icontains(text, autoescape=True)
             wanted.append(or_(title, _conversations.c.id.in_(within)))
         with self._database.reading() as connection:
-            rows = connection.execute(_with_counts().where(*wanted).order_by(*newest))
+            rows = connection.execute(
+                _with_counts().where(*wanted).order_by(*(each.desc() for each in place)).limit(limit)
+            )
             return tuple(Conversation(*row) for row in rows)
 
     def rename(self, conversation_id: str, title: str) -> Conversation:
@@ -426,18 +443,8 @@ def _answer_form() -> TypeAdapter[Answer]:
 def _with_counts() -> Select[Any]:
     """Conversations as `Conversation` lists its fields."""
     table = _conversations.c
-    return (
-        select(
-            table.id,
-            table.title,
-            table.created_at,
-            table.updated_at,
-            func.count(_answers.c.id),
-            func.nullif(table.owner, ""),
-        )
-        .join_from(_conversations, _answers, isouter=True)
-        .group_by(table.id)
-    )
+    number = select(func.count()).where(_answers.c.conversation_id == table.id).scalar_subquery()
+    return select(table.id, table.title, table.created_at, table.updated_at, number, func.nullif(table.owner, ""))
 
 
 def _of_answers(*columns: ColumnElement[Any]) -> Select[Any]:

@@ -13,6 +13,7 @@ from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 
 from api.deps import CallerDep, ServicesDep
+from api.paging import USUAL_LIMIT, Cursor, Limit, page_of
 from api.schemas.base import MAX_ID_CHARS, error_responses
 from api.schemas.books import (
     ChaptersOut,
@@ -51,10 +52,11 @@ async def _url_of(request: Request) -> UrlIn | None:
         raise RequestValidationError(error.errors()) from error
 
 
-@router.get("/documents", responses=error_responses(503))
-def list_documents(services: ServicesDep) -> DocumentsOut:
-    """Every book in the library."""
-    return DocumentsOut(documents=_shown(services, services.library.documents()))
+@router.get("/documents", responses=error_responses(400, 422, 503))
+def list_documents(services: ServicesDep, limit: Limit = USUAL_LIMIT, cursor: Cursor = None) -> DocumentsOut:
+    """The books in the library."""
+    shown, more = page_of(services.library.documents(), lambda one: one.document_id, limit, cursor)
+    return DocumentsOut(documents=_shown(services, shown), next_cursor=more)
 
 
 def _shown(services: Services, documents: Sequence[Document]) -> list[DocumentOut]:

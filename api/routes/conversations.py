@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from api.deps import CallerDep, ConversationsDep, ServicesDep
+from api.paging import USUAL_LIMIT, Cursor, Limit, decoded, encoded
 from api.schemas.answers import (
     AnswerOut,
     ConversationDetail,
@@ -29,14 +30,23 @@ router = APIRouter(prefix="/v1", tags=["conversations"])
 BegunIn = Annotated[Place | None, Query(description="`page`: without those begun by programs and commands")]
 
 
-@router.get("/conversations", responses=error_responses(503))
+@router.get("/conversations", responses=error_responses(400, 422, 503))
 def list_conversations(
     store: ConversationsDep,
     search: Annotated[str, Query(max_length=200, description="only those whose title or text holds it")] = "",
     begun_in: BegunIn = None,
+    limit: Limit = USUAL_LIMIT,
+    cursor: Cursor = None,
 ) -> ConversationsOut:
     """The conversations that the key may see, the one used last first. An open key sees everyone's, by `owner`."""
-    return ConversationsOut.model_validate({"conversations": store.list(search, of_the_page=begun_in == "page")})
+    after = None
+    if cursor is not None:
+        moment, _, last = decoded(cursor).partition(" ")
+        after = (moment, last)
+    found = store.list(search, of_the_page=begun_in == "page", limit=limit + 1, after=after)
+    shown = found[:limit]
+    more = encoded(f"{shown[-1].updated_at} {shown[-1].id}") if len(found) > limit else None
+    return ConversationsOut.model_validate({"conversations": shown, "next_cursor": more})
 
 
 @router.delete("/conversations", status_code=204, responses=error_responses(403, 422, 503))

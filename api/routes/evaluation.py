@@ -9,6 +9,7 @@ from fastapi.responses import HTMLResponse
 
 from api.deps import CallerDep, ServicesDep, StudyDep
 from api.page_files import hashes
+from api.paging import USUAL_LIMIT, Cursor, Limit, page_of
 from api.questions import BANK_TUNE
 from api.schemas.answers import AdapterIn, AdaptersOut, LossOut, ReportIn, VoteIn, VoteOut
 from api.schemas.base import JobStartedOut, attached, error_responses
@@ -24,15 +25,18 @@ router = APIRouter(prefix="/v1", tags=["evaluation"])
 LanguageQuery = Annotated[Literal["en", "zh"], Query()]
 
 
-@router.get("/reports", responses=error_responses(503))
-def get_reports(services: ServicesDep, language: LanguageQuery = "en") -> ReportsOut:
+@router.get("/reports", responses=error_responses(400, 422, 503))
+def get_reports(
+    services: ServicesDep, language: LanguageQuery = "en", limit: Limit = USUAL_LIMIT, cursor: Cursor = None
+) -> ReportsOut:
     """Comparisons that were run with `coalesce eval`, newest first."""
     from evals.report import list_reports
 
-    found = list_reports(services.settings.reports_folder)
+    every = list_reports(services.settings.reports_folder)
+    found, more = page_of(every, lambda report: str(report["id"]), limit, cursor)
     if language == "zh":
         found = [report | {"verdict": report_text_in_chinese(report["verdict"])} for report in found]
-    return ReportsOut(reports=[ReportSummaryOut(**report) for report in found])
+    return ReportsOut(reports=[ReportSummaryOut(**report) for report in found], next_cursor=more)
 
 
 @router.post("/reports", status_code=202, responses=error_responses(403, 404, 409, 422, 503))

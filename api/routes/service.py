@@ -17,6 +17,7 @@ from api.deps import CallerDep, ServicesDep
 from api.errors import NoKey, NotReady, describe, parts_beside
 from api.generator import Generators
 from api.jobs import Job, JobQueue
+from api.paging import USUAL_LIMIT, Cursor, Limit, page_of
 from api.schemas.answers import GeneratorIn
 from api.schemas.base import JobStartedOut, SessionOut, SignInIn, error_responses
 from api.schemas.books import JobOut, JobsOut
@@ -94,10 +95,11 @@ def sign_out(response: Response) -> None:
     response.delete_cookie(COOKIE, httponly=True, samesite="strict")
 
 
-@api_router.get("/jobs", response_model=JobsOut, response_model_exclude_unset=True)
-def list_jobs(services: ServicesDep) -> dict[str, Any]:
+@api_router.get("/jobs", response_model=JobsOut, response_model_exclude_unset=True, responses=error_responses(400, 422))
+def list_jobs(services: ServicesDep, limit: Limit = USUAL_LIMIT, cursor: Cursor = None) -> dict[str, Any]:
     """The jobs that are kept, the newest first."""
-    return {"jobs": [_on_the_wire(job) for job in services.jobs.list()]}
+    shown, more = page_of(services.jobs.list(), lambda job: job.id, limit, cursor)
+    return {"jobs": [_on_the_wire(job) for job in shown], "next_cursor": more}
 
 
 @api_router.get(

@@ -12,6 +12,7 @@ from fastapi import APIRouter, File, Query, Request, Response, UploadFile
 
 from api.deps import CallerDep, FileOwnerDep, LearnerDep, OwnerDep, ServicesDep, StudyDep
 from api.page_files import page_texts
+from api.paging import Cursor, Limit, page_of
 from api.schemas.base import Id, JobStartedOut, attached, error_responses, listed
 from api.schemas.study import (
     AnswersIn,
@@ -57,7 +58,6 @@ from indexes.types import Document
 from rag.question import whole_number
 
 router = APIRouter(prefix="/v1", tags=["study"])
-Limit = Annotated[int, Query(ge=1, le=5000)]
 
 
 @router.get("/questions", response_model=QuestionsOut, responses=error_responses(400, 404, 422, 503))
@@ -69,6 +69,7 @@ def list_questions(
     chapter: Annotated[int | None, Query(ge=0, le=1_000_000)] = None,
     type: Annotated[QuestionType | None, Query()] = None,  # noqa: A002  the contract's name
     limit: Limit = 100,
+    cursor: Cursor = None,
     with_answers: bool = False,
     question_file: Annotated[Id | None, Query(description="a file in the home's `questions/` folder")] = None,
 ) -> Response:
@@ -84,13 +85,14 @@ def list_questions(
         if (chapter is None or question.chapter == chapter) and (type is None or question.type == type)
     ]
     asked = study.asked_now() if with_answers else Asked()
-    passages = services.questions.passages(chosen[:limit]) if with_answers else {}
+    chosen, more = page_of(chosen, lambda question: question.id, limit, cursor)
+    passages = services.questions.passages(chosen) if with_answers else {}
     found = []
-    for question in chosen[:limit]:
+    for question in chosen:
         shown = with_answers and question not in asked
         out = QuestionOut.of(question, with_answer=shown)
         found.append(out.model_copy(update={"passage": passages.get(question.id) if shown else None}))
-    return listed(QuestionsOut(questions=found))
+    return listed(QuestionsOut(questions=found, next_cursor=more))
 
 
 @router.get("/questions/choice", responses=error_responses(403, 404, 503))
@@ -272,11 +274,13 @@ def _drawn_from(
 
 
 @router.get("/exams", responses=error_responses(400, 403, 422, 503))
-def list_exams(study: StudyDep, caller: CallerDep, learner: LearnerDep, limit: Limit = 100) -> ExamsOut:
+def list_exams(
+    study: StudyDep, caller: CallerDep, learner: LearnerDep, limit: Limit = 100, cursor: Cursor = None
+) -> ExamsOut:
     """The newest exams of a learner, newest first, each with its marks once it was handed in."""
-    return ExamsOut(
-        exams=[ExamOut.of(exam, to_learner=caller.learner is not None) for exam in study.exams(learner, limit)]
-    )
+    shown, more = page_of(study.exam_ids(learner), str, limit, cursor)
+    exams = study.exams(learner, among=shown)
+    return ExamsOut(exams=[ExamOut.of(exam, to_learner=caller.learner is not None) for exam in exams], next_cursor=more)
 
 
 @router.get("/exams/{exam_id}", responses=error_responses(400, 403, 404, 422, 503))
@@ -301,12 +305,15 @@ def start_class_exam(body: ClassExamIn, services: ServicesDep, caller: CallerDep
     return ClassExamOut.of(given)
 
 
-@router.get("/class-exams", responses=error_responses(403, 422, 503))
-def list_class_exams(services: ServicesDep, caller: CallerDep, limit: Limit = 100) -> ClassExamsOut:
+@router.get("/class-exams", responses=error_responses(400, 403, 422, 503))
+def list_class_exams(
+    services: ServicesDep, caller: CallerDep, limit: Limit = 100, cursor: Cursor = None
+) -> ClassExamsOut:
     """The exams given to classes, newest first."""
     caller.need_open_key("see the exams of a class")
     study = services.study
-    return ClassExamsOut(classes=[ClassExamOut.of(study.class_exam(class_id)) for class_id in study.class_ids(limit)])
+    shown, more = page_of(study.class_ids(None), str, limit, cursor)
+    return ClassExamsOut(classes=[ClassExamOut.of(study.class_exam(class_id)) for class_id in shown], next_cursor=more)
 
 
 @router.get("/class-exams/{class_id}", responses=error_responses(403, 404, 503))

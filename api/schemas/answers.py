@@ -258,9 +258,10 @@ class RenameIn(WireIn):
 
 
 class ConversationsOut(WireOut):
-    """Every conversation, the newest first."""
+    """Conversations, the newest first."""
 
     conversations: list[Conversation]
+    next_cursor: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

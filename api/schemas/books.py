@@ -34,6 +34,7 @@ class DocumentsOut(WireOut):
     """Every book."""
 
     documents: list[DocumentOut]
+    next_cursor: str | None = None
 
 
 class FormatsOut(WireOut):
@@ -144,3 +145,4 @@ class JobsOut(WireOut):
     """Every job kept."""
 
     jobs: list[JobOut]
+    next_cursor: str | None = None

@@ -75,6 +75,7 @@ class QuestionsOut(WireOut):
     """Questions of the bank."""
 
     questions: list[QuestionOut]
+    next_cursor: str | None = None
 
 
 class QuestionChapterOut(WireOut):
@@ -210,6 +211,7 @@ class ClassExamsOut(WireOut):
     """Exams given to classes, newest first."""
 
     classes: list[ClassExamOut]
+    next_cursor: str | None = None
 
 
 def exam_link(exam: StoredExam) -> str:
@@ -321,6 +323,7 @@ class ExamsOut(WireOut):
     """Exams of a learner."""
 
     exams: list[ExamOut]
+    next_cursor: str | None = None
 
 
 class AnswersIn(WireIn):
@@ -528,3 +531,4 @@ class ReportsOut(WireOut):
     """Comparisons that were run, newest first."""
 
     reports: list[ReportSummaryOut]
+    next_cursor: str | None = None

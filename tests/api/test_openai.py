@@ -93,7 +93,7 @@ def test_earlier_messages_become_turns_and_nothing_is_kept(live: Live, client: C
     request = live.generator.requests[-1]
     assert (request.question, request.system) == ("How many\nthreads?", "Be brief.")
     assert [(turn.question, turn.answer) for turn in request.turns] == [("What is a warp?", "A group of threads.")]
-    assert live.get("/v1/conversations") == {"conversations": []}
+    assert live.get("/v1/conversations") == {"conversations": [], "next_cursor": None}
     assert live.status("POST", "/v1/feedback", {"answer_id": answer_id, "rating": "up"}) == 404
 
 

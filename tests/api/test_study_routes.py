@@ -229,7 +229,7 @@ def test_a_thousand_questions_are_listed_in_200_ms_of_processor_time(shared: Liv
 
 
 def test_reports_are_listed_and_an_unknown_one_is_not_found(shared: Live) -> None:
-    assert shared.get("/v1/reports") == {"reports": []}
+    assert shared.get("/v1/reports") == {"reports": [], "next_cursor": None}
     for report_id in ("none", "..%2F..%2Fetc", "%00"):
         assert shared.status("GET", f"/v1/reports/{report_id}") == 404
 

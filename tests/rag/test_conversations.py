@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fakes import make_answer, make_passage
+from sqlalchemy import insert
 
 from indexes.errors import InvalidInput, NotFound
 from rag.conversations import (
+    CONVERSATIONS,
     TITLE_CHARACTERS,
     ConversationStore,
     Wins,
@@ -139,3 +142,22 @@ def test_a_vote_is_kept_with_its_answers_and_counted(store: ConversationStore) -
     assert [(vote.winner, vote.blind) for vote in kept] == [("rag", True), ("", False)]
     assert kept[0].answers == (rag, base)
     assert store.wins() == Wins(2, 1, (Won("rag", 1, 2), Won("base", 0, 2)))
+
+
+@pytest.mark.slow
+def test_a_page_of_a_million_conversations_takes_no_longer_than_one_of_few(store: ConversationStore) -> None:
+    store.create("first")
+    with store._database.writing() as connection:
+        for start in range(0, 1_000_000, 50_000):
+            rows = [
+                {"id": f"{n:032}", "title": "t", "created_at": f"2025-01-01T{n:09}", "updated_at": f"2025-01-01T{n:09}",
+                 "owner": f"o{n % 3}", "begun_in": "call"}
+                for n in range(start, start + 50_000)
+            ]  # fmt: skip
+            connection.execute(insert(CONVERSATIONS.tables.tables["conversations"]), rows)
+    for seen in (store, store.of("o1")):
+        began = time.process_time()
+        page = seen.list(limit=100)
+        after = seen.list(limit=100, after=(page[-1].updated_at, page[-1].id))
+        assert time.process_time() - began < 0.05
+        assert len(page) == len(after) == 100 and page[-1].updated_at > after[0].updated_at
