@@ -269,10 +269,14 @@ def _begin(connection: sa.Connection) -> None:
     wait_s = connection.get_execution_options().get(_WAIT_S)
     # On the driver's cursor: through SQLAlchemy this would take as long as the query that follows.
     cursor = connection.connection.cursor()
+    _begin_on(cursor, wait_s)
+    cursor.close()
+
+
+def _begin_on(cursor: Any, wait_s: float | None) -> None:
     if wait_s is not None:
         cursor.execute(f"PRAGMA busy_timeout = {round(1000 * wait_s)}")
     cursor.execute("BEGIN" if wait_s is None else "BEGIN IMMEDIATE")
-    cursor.close()
 
 
 def fetch_tuples(connection: sa.Connection, statement: sa.Executable) -> list[Any]:
