@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from indexes.disk import disk_errors, replaced_file
 from indexes.errors import InvalidInput
-from rag.settings import QuantizationName
+from rag.settings import QuantizationName, addresses_of
 
 CHOICE_FILE = "generator.json"
 DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -77,6 +77,11 @@ def origin_of(address: str | None) -> tuple[str, str, int] | None:
     if parts.scheme not in DEFAULT_PORTS or not parts.hostname:
         return None
     return parts.scheme, parts.hostname, port or DEFAULT_PORTS[parts.scheme]
+
+
+def origins_of(addresses: str | None) -> frozenset[tuple[str, str, int] | None]:
+    """The origin of each of one or several addresses; empty without one."""
+    return frozenset(map(origin_of, addresses_of(addresses))) if addresses else frozenset()
 
 
 def is_loopback(host: str) -> bool:

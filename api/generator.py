@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from api.chosen_generator import GeneratorChoice, is_loopback, keep_choice, origin_of
+from api.chosen_generator import GeneratorChoice, is_loopback, keep_choice, origin_of, origins_of
 from api.console import counted
 from api.errors import NotAllowed
 from api.jobs import Job, JobHandle, JobQueue
@@ -28,7 +28,7 @@ from rag.models.folder import check_folder, local_folder
 from rag.models.gguf import Progress
 from rag.models.home import Available, FoundAdapter, FoundEngine, FoundModel, Inventory
 from rag.retrieval import PassageBudget
-from rag.settings import GeneratorSettings, RagSettings, shown_address
+from rag.settings import GeneratorSettings, RagSettings, addresses_of, shown_address
 
 if TYPE_CHECKING:
     from indexes.library import Library
@@ -170,7 +170,8 @@ class GeneratorSwitch:
         if not choice.model:
             raise InvalidInput(msg("generator `{}` needs a model", choice.generator), hint="Name it with `model`.")
         if choice.generator == "remote":
-            self._check_address(choice.base_url)
+            for address in addresses_of(choice.base_url or ""):
+                self._check_address(address)
         elif choice.adapter is not None and choice.adapter not in {
             *self._settings.adapters,
             *home.shipped_adapters(choice.model),
@@ -182,15 +183,15 @@ class GeneratorSwitch:
                     hint="GET /v1/generator lists the adapters.",
                 )
 
-    def _check_address(self, address: str | None) -> None:
+    def _check_address(self, address: str) -> None:
         origin = origin_of(address)
         if origin is None:
             raise InvalidInput(
-                msg("{} is not the address of an engine", f"{shown_address(address or '')!r:.200}"),
+                msg("{} is not the address of an engine", f"{shown_address(address)!r:.200}"),
                 hint=msg("For example: {}", "http://127.0.0.1:11434/v1"),
             )
         _, host, port = origin
-        if origin == origin_of(self._settings.base_url):
+        if origin in origins_of(self._settings.base_url):
             return
         if not is_loopback(host):
             raise NotAllowed(

@@ -20,7 +20,7 @@ import platformdirs
 from pydantic import AfterValidator, Field, PrivateAttr, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
-from api.chosen_generator import GeneratorChoice, is_loopback, origin_of, read_choice
+from api.chosen_generator import GeneratorChoice, is_loopback, origins_of, read_choice
 from evals.learners import LEARNER_NAME_HINT, is_learner_name
 from indexes.errors import InvalidInput
 from indexes.messages import msg
@@ -187,7 +187,11 @@ class CoalesceSettings(BaseSettings):
         description="LoRA adapters by name: a folder (`local`, `vllm`) or a model name (`remote`). A fetched model "
         "has one.",
     )
-    base_url: str | None = Field(None, description="The remote engine's `/v1` address.")
+    base_url: str | None = Field(
+        None,
+        description="The remote engine's `/v1` address, or those of several that serve the same model and adapters, "
+        "with commas between them; one that is down is left out.",
+    )
     vllm: str = Field(
         "vllm serve",
         min_length=1,
@@ -375,7 +379,7 @@ class CoalesceSettings(BaseSettings):
         if choice.adapter is not None and choice.adapter not in adapters:
             kept = choice.adapter if choice.generator == "remote" else str(self.home / "adapters" / choice.adapter)
             adapters = {choice.adapter: self.adapters.get(choice.adapter, kept)}
-        same_address = origin_of(choice.base_url) == origin_of(self.base_url)
+        same_address = origins_of(choice.base_url) <= origins_of(self.base_url)
         generator = replace(
             settings.generator,
             kind=choice.generator,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
@@ -18,10 +19,15 @@ LOADED_GENERATORS = ("local", "vllm", "llama_index")
 QUANTIZATIONS: tuple[str, ...] = get_args(QuantizationName)
 
 
-def shown_address(url: str) -> str:
-    """An engine's address without the name and password that it may hold, for messages and replies."""
-    scheme, slashes, rest = url.rpartition("://")
-    return f"{scheme}{slashes}{rest.rpartition('@')[2]}"
+def addresses_of(text: str) -> list[str]:
+    """The addresses of one engine or of several, which have commas between them; never empty."""
+    return re.split(r"\s*,\s*(?=[a-z]+://)", text.strip())
+
+
+def shown_address(text: str) -> str:
+    """Engines' addresses without the names and passwords that they may hold, for messages and replies."""
+    parts = (url.rpartition("://") for url in addresses_of(text))
+    return ",".join(f"{scheme}{slashes}{rest.rpartition('@')[2]}" for scheme, slashes, rest in parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +60,7 @@ class GeneratorSettings:
         answers: what a language model's answers are made of.
         adapters: LoRA adapters by name: a folder (local, vllm) or the engine's model name (remote).
         vllm: the command that serves with vLLM, to which model, port and adapters are added.
-        base_url: the remote engine's `/v1` address.
+        base_url: the remote engine's `/v1` address, or those of several that serve the same, with commas between them.
         home: keeps models that were fetched or converted; None knows folders and hub names only.
         context_tokens: cap on the context; None takes the model's own.
         max_tokens, reasoning_tokens: longest answer, and the longest reasoning before it.

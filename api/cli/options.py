@@ -47,7 +47,10 @@ class WriterOptions:
         list[str] | None,
         typer.Option("--adapter", metavar="NAME=PATH", help="A LoRA adapter by name; may be repeated."),
     ] = None
-    base_url: Annotated[str | None, typer.Option("--base-url", help="The remote engine's /v1 address.")] = None
+    base_url: Annotated[
+        str | None,
+        typer.Option("--base-url", help="The remote engine's /v1 address, or several with commas between them."),
+    ] = None
 
     @property
     def given(self) -> dict[str, Any]:

@@ -445,7 +445,21 @@ class RemoteGenerator:
         return self._listed
 
     def _ask_what_is_served(self) -> _Serving:
-        found = _fields(self._client.get("models")).get("data")
+        """What all engines that answer serve, since any of them may be asked."""
+        first, *others = self._client.of_each(self._lists_of)
+        for other in others:
+            strangers = first.models and other.models and not set(first.models) & set(other.models)
+            if strangers or other.loras != first.loras:  # llama.cpp knows adapters by number
+                raise ArmUnavailable(
+                    msg("The engines at {} list different models or adapters.", self._client.address),
+                    hint="Start all of them with the same model and adapters.",
+                )
+        contexts = [each.context_tokens for each in (first, *others) if each.context_tokens is not None]
+        models = tuple(name for name in first.models if all(name in other.models for other in others))
+        return _Serving(models, min(contexts, default=None), first.loras)
+
+    def _lists_of(self, get: Callable[[str], Any]) -> _Serving:
+        found = _fields(get("models")).get("data")
         entries = [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
         models = {str(entry.get("id")): entry for entry in entries}
         context = None
@@ -454,7 +468,7 @@ class RemoteGenerator:
                 context = entry.get("max_model_len") or _fields(entry.get("meta")).get("n_ctx")
         loras = None
         if any(entry.get("owned_by") == "llamacpp" for entry in entries):
-            listed = self._client.get("/lora-adapters")
+            listed = get("/lora-adapters")
             loras = tuple(str(one.get("path")) for one in listed) if isinstance(listed, list) else ()
         return _Serving(tuple(models), context if isinstance(context, int) else None, loras)
 

@@ -119,7 +119,7 @@ def test_what_is_in_work_is_finished_by_the_old_generator_before_that_is_freed(
         *(({"generator": "remote", "model": "m", "base_url": address}, status) for address, status in [
             ("http://10.0.0.1/v1", 403), ("http://127.0.0.1:80@example.org/v1", 403),
             ("http://127.0.0.1.example.org/v1", 403), ("http://localhost:8000/v1", 400),
-            ("file:///etc/passwd", 400), ("http://[::1/v1", 400),
+            ("file:///etc/passwd", 400), ("http://[::1/v1", 400), ("http://127.0.0.1:9/v1,http://10.0.0.1/v1", 403),
         ]),
         ({"generator": "remote", "base_url": "http://127.0.0.1:9/v1"}, 400), ({"generator": "local"}, 400),
         ({"generator": "local", "model": "m", "adapter": "../x"}, 404), ({"generator": "vllm"}, 422),
@@ -138,6 +138,9 @@ def test_a_stored_key_goes_to_its_own_address_only(engine, tmp_path):
     own = load_settings({**stored, "base_url": engine.address})
     choice = GeneratorChoice(generator="remote", base_url=engine.address, model=MODEL)
     assert own.rag_with(choice).generator.api_key == "secret"
+    both = choice.model_copy(update={"base_url": f"{engine.address},http://127.0.0.1:9/v1"})
+    assert own.rag_with(both).generator.api_key is None
+    assert load_settings({**stored, "base_url": both.base_url}).rag_with(both).generator.api_key == "secret"
 
 
 def test_a_kept_choice_that_cannot_load_does_not_stop_the_server(settings: CoalesceSettings) -> None:

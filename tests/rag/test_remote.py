@@ -7,7 +7,8 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -166,8 +167,8 @@ def unless(refuses: Callable[[dict[str, Any]], bool], then: Answer, error: Any) 
     return lambda handler, body: (reply(error, 400) if refuses(body) else then)(handler, body)
 
 
-@pytest.fixture
-def engine() -> Iterator[Engine]:
+@contextmanager
+def engine_running() -> Iterator[Engine]:
     server = Engine()
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
@@ -175,6 +176,19 @@ def engine() -> Iterator[Engine]:
     server.shutdown()
     server.server_close()
     thread.join()
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    with engine_running() as server:
+        yield server
+
+
+@pytest.fixture
+def other() -> Iterator[Engine]:
+    """A second engine with the same models."""
+    with engine_running() as server:
+        yield server
 
 
 @pytest.fixture(autouse=True)
@@ -428,9 +442,74 @@ def test_an_engine_that_stays_overloaded_is_busy_with_a_time_to_come_back(
     assert len(engine.asked) == 4
 
 
+def address_of(engine: Engine) -> str:
+    return f"http://user:hidden@127.0.0.1:{engine.server_port}"
+
+
+@pytest.mark.parametrize("first", ["nobody", "overloaded", "torn"])
+def test_the_next_engine_answers_for_one_that_is_down(engine: Engine, other: Engine, first: str) -> None:
+    engine.answer = (
+        reply({}, 503) if first == "overloaded" else lambda handler, _: setattr(handler, "close_connection", True)
+    )
+    down = "http://127.0.0.1:9" if first == "nobody" else address_of(engine)
+    made = generator_of(f"{down}, {address_of(other)}/v1")
+    assert [run(made)[0], run(made)[0]] == ["A warp is 32 threads [1]."] * 2
+    assert (len(engine.asked), len(other.asked)) == (0 if first == "nobody" else 1, 2)
+    made.close()
+
+
+def test_an_engine_that_broke_off_or_said_nothing_is_left_out_and_asked_again_later(
+    engine: Engine, other: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = generator_of(f"{address_of(engine)},{address_of(other)}", request_timeout_s=0.5)
+    ended = threading.Event()
+    for fault, error in ((torn("A"), GenerationFailed), (lambda *_: ended.wait(PATIENCE_S), EngineUnreachable)):
+        monkeypatch.setattr(openai_client, "_FIRST_REST_S", PATIENCE_S)
+        engine.answer = fault
+        with pytest.raises(error):
+            run(made)
+        engine.answer = say("I am back.")
+        assert run(made)[0] == "A warp is 32 threads [1]."
+        for each in made._client._engines:
+            each.rests_until = 0.0
+        assert run(made)[0] == "I am back."
+    ended.set()
+    made.close()
+
+
+def test_several_engines_share_the_answers_that_run_at_once(engine: Engine, other: Engine) -> None:
+    together = threading.Barrier(2)
+    for each in (engine, other):
+        each.answer = lambda handler, body: (together.wait(PATIENCE_S), say("Yes.")(handler, body))
+    made = generator_of(f"{address_of(engine)},{address_of(other)}")
+    with ThreadPoolExecutor(2) as pool:
+        assert [text for text, _ in pool.map(lambda _: run(made), range(2))] == ["Yes.", "Yes."]
+    assert (len(engine.asked), len(other.asked)) == (1, 1)
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("listed", "loras", "error"),
+    [(["base", "cuda-qa"], ((), ()), ""), (["base"], ((), ()), "'cuda-qa'"), (["x"], ((), ()), "different"),
+     (["base"], (("a", "b"), ("b", "a")), "different")],
+)  # fmt: skip
+def test_only_what_all_engines_list_is_asked(
+    engine: Engine, other: Engine, listed: list[str], loras: tuple[tuple[str, ...], ...], error: str
+) -> None:
+    owner = {"owned_by": "llamacpp"} if any(loras) else {}
+    engine.models = [model | owner for model in engine.models]
+    other.models = [{"id": name, "max_model_len": 500} | owner for name in listed]
+    engine.loras, other.loras = loras
+    made = generator_of(f"{address_of(engine)},{address_of(other)}", adapters={"qa": "cuda-qa"})
+    with pytest.raises(ArmUnavailable, match=error) if error else nullcontext():
+        run(made, TUNED)
+    made.close()
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
+        {"base_url": "http://user:hidden@127.0.0.1:9/v1,127.0.0.1:8/v1"},
         {"base_url": "http://user:hidden@[::1/v1"},
         {"base_url": "user:hidden@127.0.0.1/v1"},
         {"base_url": "http://user:hidden@127.0.0.1:9/v1"},
