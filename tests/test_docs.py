@@ -37,6 +37,7 @@ ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 OTHERS = ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "evals/question_bank/README.md")
 DOCUMENTS = (README, *(ROOT / name for name in OTHERS), *sorted((ROOT / "docs").glob("*.md")))
+DEPLOYED = tuple(sorted((ROOT / "deploy").iterdir()))
 FLOORS = ("indexes", "rag", "evals", "api")
 PRODUCT = tuple(path for folder in (*FLOORS, "tools") for path in sorted((ROOT / folder).rglob("*.py")))
 SOURCES = (*PRODUCT, *sorted((ROOT / "tests").rglob("*.py")))
@@ -162,11 +163,19 @@ def test_the_map_names_every_module_of_every_floor() -> None:
 
 def test_every_document_named_in_the_code_exists_and_every_variable_named_is_a_setting() -> None:
     settings = {f"COALESCE_{name.upper()}" for name in CoalesceSettings.model_fields}
-    for path in (*DOCUMENTS, *PRODUCT):
+    for path in (*DOCUMENTS, *PRODUCT, *DEPLOYED):
         assert set(VARIABLE.findall(path.read_text("utf-8"))) <= settings, path
     for path in SOURCES:
         named = set(re.findall(r"docs/[\w-]+\.md", path.read_text("utf-8")))
         assert [name for name in named if not (ROOT / name).exists()] == [], path
+
+
+def test_the_container_copies_what_exists_and_starts_what_the_command_line_takes() -> None:
+    container = (ROOT / "deploy" / "Containerfile").read_text("utf-8")
+    copied = [line.split()[1:-1] for line in re.findall(r"^COPY .+$", container, re.MULTILINE)]
+    assert [name for line in copied for name in line if not (ROOT / name).exists()] == []
+    _, *start = json.loads(re.findall(r"^CMD (\[.+\])$", container, re.MULTILINE)[0])
+    assert takes(["coalesce", *start])
 
 
 def test_the_snippets_of_the_readme_are_calls_that_the_server_takes(tmp_path, capsys):
