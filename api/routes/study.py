@@ -85,10 +85,10 @@ def list_questions(
         if (chapter is None or question.chapter == chapter) and (type is None or question.type == type)
     ]
     asked = study.asked_now() if with_answers else Asked()
-    chosen, more = page_of(chosen, lambda question: question.id, limit, cursor)
-    passages = services.questions.passages(chosen) if with_answers else {}
+    given, more = page_of(chosen, lambda question: question.id, limit, cursor)
+    passages = services.questions.passages(given) if with_answers else {}
     found = []
-    for question in chosen:
+    for question in given:
         shown = with_answers and question not in asked
         out = QuestionOut.of(question, with_answer=shown)
         found.append(out.model_copy(update={"passage": passages.get(question.id) if shown else None}))
