@@ -26,6 +26,10 @@ class WireOut(BaseModel):
     model_config = ConfigDict(from_attributes=True, json_schema_serialization_defaults_required=True)
 
 
+SOME_LEFT_OUT = ConfigDict(json_schema_serialization_defaults_required=False)
+"""Of a form whose defaults are not sent."""
+
+
 class MessageParts(WireOut):
     """How a text was made, so that a client may say it in another language."""
 
@@ -35,6 +39,8 @@ class MessageParts(WireOut):
 
 class ErrorDetail(WireOut):
     """What went wrong, and the command or change that helps."""
+
+    model_config = SOME_LEFT_OUT
 
     type: str
     message: str

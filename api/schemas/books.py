@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from api.jobs import JobState
-from api.schemas.base import ErrorDetail, MessageParts, WireIn, WireOut
+from api.schemas.base import SOME_LEFT_OUT, ErrorDetail, MessageParts, WireIn, WireOut
 from indexes.types import BookHealth, Chapter
 
 
@@ -125,6 +125,8 @@ class SuggestionsOut(WireOut):
 
 class JobOut(WireOut):
     """A piece of work: `done` of `total` steps of what `message` names; `total` is 0 while it is not known."""
+
+    model_config = SOME_LEFT_OUT
 
     id: str
     kind: str
