@@ -25,6 +25,8 @@ DIVIDER = "\n\n---\n\n"
 """Stands between the written sentences of an answer and the books' own."""
 _LEAST_TERMS = 2
 """A sentence of fewer words states nothing that could be checked."""
+_SAID_AGAIN = 0.5
+"""The share of a sentence's words that stand in one below it from which it adds nothing (docs/decisions.md)."""
 _YES_OR_NO = re.compile(r"\W*(?:(?:yes|no)\b|是的|不是)", re.IGNORECASE)
 _VERBATIM = frozenset({"code", "table", "formula"})
 _NEGATION = re.compile(
@@ -124,8 +126,8 @@ class WrittenCheck:
 
     Args:
         keep_all: what does not hold comes too, without a marker of ours.
-        quotes: the sentences that stand below what is written, in order. The first is not said right above itself, and
-            the others only first, or where a sentence leans on them.
+        quotes: the sentences that stand below what is written, in order. What says the first again, at least half of
+            it, is not said right above it, nor the others but first, or where a sentence leans on it.
 
     Attributes:
         left_out: sentences that did not hold.
@@ -137,7 +139,7 @@ class WrittenCheck:
         self.written = False
         self._passages = passages
         self._keep_all = keep_all
-        self._quotes = [_plain(quote) for quote in quotes]
+        self._quotes = [terms_of(quote).pieces for quote in quotes]
         self._text = ""
         self._done = 0
         self._before: _Unit | None = None
@@ -229,7 +231,9 @@ class WrittenCheck:
         if _ANNOUNCES.search(unit.text):
             self._announcement.append(piece)
             return
-        if _plain(unit.text) in (self._quotes if self.written else self._quotes[:1]):
+        terms = terms_of(unit.text).pieces
+        below = self._quotes if self.written else self._quotes[:1]
+        if unit.kind not in _VERBATIM and any(len(terms & quote) >= _SAID_AGAIN * len(terms) for quote in below):
             self._waiting = [piece]
             return
         if self.written and not refers_back(unit.text):
@@ -245,7 +249,3 @@ def _piece(unit: _Unit, quoted: Quoted | None) -> TextPiece:
     markers = "".join(f"[{number}]" for number in ([quoted.passage] if quoted is not None else unit.named))
     gap = "\n\n" if unit.kind in _VERBATIM else " "
     return TextPiece(f"{unit.lead}{unit.text}{gap if markers else ''}{markers}", quoted)
-
-
-def _plain(text: str) -> str:
-    return "".join(character for character in text.casefold() if character.isalnum())

@@ -91,7 +91,7 @@ def test_what_is_cut_off_holds_only_up_to_its_last_whole_sentence() -> None:
 def test_what_stands_below_is_said_only_first_or_where_a_sentence_leans_on_it() -> None:
     first, second, other = "A warp has 32 threads.", "The host launches a kernel.", "Two warps never share registers."
     quotes = [first, second]
-    assert shown(first, quotes=quotes) == ""
+    assert shown(first, quotes=quotes) == shown("A warp is a group of 32 threads.", quotes=quotes) == ""
     assert shown(f"{first} {other}", quotes=quotes) == f"{first} [2] {other} [2]"
     assert shown(f"{second} {first} {other}", quotes=quotes) == f"{second} [2] {other} [2]"
     assert shown(f"{other} {second} It returns before the kernel ends.", quotes=quotes) == (
@@ -116,13 +116,14 @@ Make = Callable[..., AnswerEngine]
 READER = ScriptedReader({"A warp": 0.99, "Streams": 0.2})
 WARP = Question("What is a warp of threads?")
 QUOTES = "A warp is a group of 32 threads that run in lockstep. [1]"
-HOLDS = "A warp has 32 threads in lockstep."
+HOLDS = "The scheduler picks a ready warp in each cycle."
 REFUSES = "The passages do not answer this question."
 
 
 @pytest.fixture(scope="module")
 def library(library_of: Callable[..., Library]) -> Library:
-    return library_of(section("A warp is a group of 32 threads that run in lockstep.", "Warps"))
+    text = "A warp is a group of 32 threads that run in lockstep. In each cycle the scheduler picks a ready warp."
+    return library_of(section(text, "Warps"))
 
 
 @pytest.fixture
