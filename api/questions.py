@@ -345,7 +345,7 @@ def _make_here(
     if not found:
         raise Conflict(
             why_few(library.nodes_of(document.document_id), 0) or "no question was made",
-            hint="choose a book with more running text",
+            hint="choose a book with more English text",
         )
     made.keep(document, found)
     return found

@@ -159,9 +159,9 @@ def why_few(nodes: Sequence[StoredNode], made: int) -> Message | None:
     if not made and not sentences:
         return msg("no question was made: the book has no sentences, only listings, tables or headings")
     if not made:
-        return msg("no question was made: the book has {} sentences, and none that says enough", f"{sentences:,}")
+        return msg("no question was made: none of the book's sentences ({}) says enough", f"{sentences:,}")
     if made < _FEW:
-        return msg("the book has {} sentences, and no more of them say enough", f"{sentences:,}")
+        return msg("no more of the book's sentences ({}) say enough", f"{sentences:,}")
     if sentences > 2 * MOST_SENTENCES:
         return msg("of its {} sentences {} were read, evenly spread", f"{sentences:,}", f"{MOST_SENTENCES:,}")
     return None
