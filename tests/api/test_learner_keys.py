@@ -371,7 +371,8 @@ def test_what_is_everyones_is_read_and_not_changed(alice: Live) -> None:
     for method, path, body in (
         ("POST", "/v1/documents", {"url": "http://example.org/a.txt"}), ("DELETE", f"/v1/documents/{SAMPLE_ID}", None),
         ("DELETE", "/v1/jobs/none", None), ("GET", "/v1/compare/votes.jsonl", None),
-        ("GET", "/v1/questions/choice", None),
+        ("GET", "/v1/questions/choice", None), ("DELETE", "/v1/questions/made-1", None),
+        ("PATCH", "/v1/questions/made-1", {"answer": "x"}),
         ("PUT", "/v1/generator", {"generator": "extractive"}), ("POST", "/v1/adapters", {"name": "mine"}),
     ):  # fmt: skip
         assert alice.refusal(method, path, body) == NOT_ALLOWED, path
