@@ -46,6 +46,11 @@ def is_page(path: str) -> bool:
     return first in VIEWS or first == "files" or path == ICON_PATH or _BEFORE.fullmatch(path) is not None
 
 
+def _looks(request: Request) -> bool:
+    """Whether a browser asks for something to show."""
+    return "text/html" in request.headers.get("accept", "") and not request.url.path.startswith(f"{API_PREFIX}/")
+
+
 def _first(path: str) -> str:
     """The first part of an address."""
     return path.removeprefix("/").split("/", 1)[0]
@@ -67,16 +72,12 @@ def page_or(not_found: ASGIApp) -> ASGIApp:
     """What answers where no route does: the page; unknown calls of the API, and of programs, stay unknown."""
 
     async def choose(scope: Scope, receive: Receive, send: Send) -> None:
-        asks_for_page = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
-        if not asks_for_page or scope["path"].startswith(API_PREFIX):
-            await not_found(scope, receive, send)
-            return
-        request = Request(scope)
-        reply = await _page(request)
-        if reply.status_code == 404 and "html" not in request.headers.get("accept", ""):
-            await not_found(scope, receive, send)
+        reads = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
+        # An unknown address is a page for who looks at pages, and an error like others for a program.
+        if reads and (is_page(scope["path"]) or _looks(Request(scope))):
+            await (await _page(Request(scope)))(scope, receive, send)
         else:
-            await reply(scope, receive, send)
+            await not_found(scope, receive, send)
 
     return choose
 

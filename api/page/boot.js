@@ -1,4 +1,4 @@
-// Runs before anything is drawn: the reader's language and colours, kept in cookies that the server's own texts read too.
+// Runs before anything is drawn: the reader's language and colours, kept in cookies.
 "use strict";
 const files = new URL(".", document.currentScript.src);
 window.coalesce = {

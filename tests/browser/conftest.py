@@ -79,8 +79,7 @@ def _reset(server: Live) -> None:
     shelf.clear()
     shelf.put(SAMPLE_ID, WARP, source="Sample", sample=True, pages=True)
     store, study = server.services.engine.conversations, server.services.study
-    for conversation in store.list():
-        store.delete(conversation.id)
+    store.delete_all()
     for card in study.cards():
         study.delete_card(card.id)
     server.services.jobs.forget_before(datetime.now(UTC))
