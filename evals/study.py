@@ -300,9 +300,15 @@ class Study:
         self._store.keep_draft(exam.id, _readable_answers(exam, answers), self._clock())
 
     def keep_answer(self, exam: StoredExam, question_id: str, answer: Given) -> dict[str, Given]:
-        """Keeps one answer of a draft beside the others and returns all; None takes it back. Raises as `keep_draft`."""
-        open_exam = self._open_exam(exam.id, exam.learner)
-        given = _readable_answers(open_exam, {question_id: answer})
+        """As `keep_answers`, for one."""
+        return self.keep_answers(exam, {question_id: answer})
+
+    def keep_answers(self, exam: StoredExam, answers: Mapping[str, Given]) -> dict[str, Given]:
+        """Keeps answers of a draft beside the others, all or none, and returns all; None takes one back.
+
+        Raises as `keep_draft`.
+        """
+        given = _readable_answers(self._open_exam(exam.id, exam.learner), answers)
         return self._store.keep_draft(exam.id, given, self._clock(), beside=True)
 
     def hand_in(self, exam_id: str, answers: Mapping[str, Given], learner: str | None = None) -> Result:

@@ -104,7 +104,7 @@ _reviews = Table(
     Column("at", IsoTime, nullable=False),
     Column("fsrs", Text, nullable=False),
 )
-TWICE_S = 1.0
+TWICE_S = 3.0
 """A second review so soon after the first is the same one sent twice."""
 STUDY = Schema("study_3", _TABLES)
 _PASSAGE_FIELDS = (

@@ -81,6 +81,8 @@ def doctor(
     json_output: Json = False,
 ) -> None:
     """Check the environment, the home and the library, or show what reading a book lost."""
+    if book is not None and repair:
+        raise typer.BadParameter("it mends the whole home: leave out --book", param_hint="--repair")
     from api.settings import load_settings
 
     settings = load_settings({"home": context.obj}, damaged_choice=True)

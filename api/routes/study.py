@@ -347,10 +347,7 @@ def keep_draft(exam_id: str, body: AnswersIn, services: ServicesDep, caller: Cal
 def keep_answers(exam_id: str, body: AnswersIn, study: StudyDep, caller: CallerDep) -> DraftOut:
     """Keeps some answers beside those kept before, null takes one back; gives all."""
     exam = study.exam(exam_id, caller.owner_for(body.learner))
-    kept = study.draft(exam.id)
-    for question_id, answer in body.answers.items():
-        kept = study.keep_answer(exam, question_id, answer)
-    return DraftOut(answers=kept)
+    return DraftOut(answers=study.keep_answers(exam, body.answers))
 
 
 @router.post("/exams/{exam_id}/answers", responses=error_responses(400, 403, 404, 409, 422, 503))

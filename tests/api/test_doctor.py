@@ -180,3 +180,7 @@ def test_a_lost_file_of_a_book_is_named(whole: Path, capsys) -> None:
 def test_a_home_that_a_server_uses_is_not_repaired(whole: Path, coalesce) -> None:
     with FileLock(whole / OWNER_LOCK):
         assert "Stop it" in coalesce.refuses("doctor", "--repair")
+
+
+def test_a_repair_of_one_book_is_no_repair(tmp_path: Path) -> None:
+    assert run(["--home", str(tmp_path), "doctor", "--book", "any", "--repair"]) == 2

@@ -385,7 +385,8 @@ def test_one_answer_is_kept_beside_the_others_and_proof_has_its_place(live: Live
     for given in ({first: 1}, {second: 2}, {first: None}, {first: 0}):
         kept = live.client.patch(path, json={"answers": given}).json()["answers"]
     assert kept == live.get(path)["answers"] == {first: 0, second: 2}
-    assert live.status("PATCH", path, {"answers": {"99-999": 1}}) == 400
+    assert live.status("PATCH", path, {"answers": {first: 3, "99-999": 1}}) == 400
+    assert live.get(path)["answers"] == kept, "of answers that cannot all be kept, none is"
     hand_in(live, exam, kept)
     assert live.status("PATCH", path, {"answers": {first: 1}}) == 409
     bank = bank_of(live)
