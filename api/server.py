@@ -44,8 +44,8 @@ ROUTERS = (
 ERRORS = """Errors are `{"error": {"type", "message", "hint"}}`: what was wrong, and what helps.
 
 Where a text has arguments, `message_parts` and `hint_parts` stand beside it: its `key`, the English text with `{}` for
-each argument, and its `arguments`, which may be such parts themselves. By these a client says it in another language, as
-the page does. Jobs have the same."""
+each argument, and its `arguments`, which may be such parts themselves. By these a client says it in another language,
+as the page does. Jobs have the same."""
 BEARER = HTTPBearer(auto_error=False, description="An API key, where the server asks for one.")
 """Names the scheme in `/openapi.json`; `Guard` checks the key before any route."""
 
