@@ -185,7 +185,7 @@ def test_an_adapter_that_the_engine_does_not_list_ends_the_comparison_before_any
     tmp_path: Path, hashed: HashEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The engine might answer with the base model, and tuning would seem to gain nothing."""
-    monkeypatch.setattr(OpenAIClient, "get", lambda *_: {"data": [{"id": "m"}]})
+    monkeypatch.setattr(OpenAIClient, "_get", lambda *_: {"data": [{"id": "m"}]})
     with pytest.raises(ArmUnavailable, match="does not list the adapter 'qa'; it lists 'm'"):
         run(
             spec_of("base", "tuned", with_model=True),
