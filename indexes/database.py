@@ -127,6 +127,7 @@ class Database:
         self._busy_timeout_s = busy_timeout_s
         self._engine = _engine(path, busy_timeout_s)
         self._write_lock = threading.Lock()
+        self._found_busy_at = 0.0
         self._is_open = False
 
     def open(self) -> None:
@@ -168,10 +169,20 @@ class Database:
         """
         if not self._is_open:
             self.open()
+        began = time.monotonic()
         if not self._write_lock.acquire(timeout=-1 if wait_s is None else wait_s):
             raise Busy(msg("'{}' is being written to.", self.path), hint="try again in a moment")
         try:
-            with sqlite_errors(self.path), self._writer(wait_s).begin() as connection:
+            if self._found_busy_at > began:  # who came before waited in vain meanwhile: not once more, each in turn
+                raise Busy(msg("Another process is writing to '{}'.", self.path), hint="try again in a moment")
+            with ExitStack() as transaction:
+                try:
+                    transaction.enter_context(sqlite_errors(self.path))
+                    connection = transaction.enter_context(self._writer(wait_s).begin())
+                except (DBAPIError, sqlite3.Error) as error:
+                    if isinstance(_ours(error, self.path), Busy):
+                        self._found_busy_at = time.monotonic()
+                    raise
                 yield connection
         finally:
             self._write_lock.release()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -144,6 +145,20 @@ def test_a_file_that_another_process_writes_to_is_busy(path: Path, things: Datab
             add(things, "second")
     add(things, "third")
     assert names(things) == ["first", "third"]
+
+
+def test_many_who_wait_for_another_process_wait_no_longer_than_one(path: Path, things: Database) -> None:
+    add(things, "first")
+
+    def write(name: str) -> float:
+        began = time.monotonic()
+        with pytest.raises(Busy):
+            add(things, name)
+        return time.monotonic() - began
+
+    with closing(sqlite3.connect(path, isolation_level=None)) as other, ThreadPoolExecutor(12) as threads:
+        other.execute("BEGIN IMMEDIATE")
+        assert max(threads.map(write, map(str, range(12)))) < 1.5  # one after another, they took 2.4 s
 
 
 def test_damage_is_named_with_the_way_out_at_the_beginning_of_a_file_or_in_its_middle(path, things):
