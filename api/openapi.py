@@ -18,6 +18,8 @@ OF_A_BODY = {
     "408": "The body comes too slowly",
     "413": "The body is too large",
 }
+STREAMED = frozenset({"/v1/ask", "/v1/chat/completions", "/v1/compare"})
+"""Calls that answer with events where the body says `stream`."""
 _FORM = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorOut"}}}
 _OF_FASTAPI = ("HTTPValidationError", "ValidationError")
 
@@ -32,6 +34,10 @@ def document(app: FastAPI) -> None:
             for path, operations in made["paths"].items():
                 for operation in operations.values():
                     _add_errors(operation, of_api=path.startswith("/v1"))
+                if path in STREAMED:
+                    operations["post"]["responses"]["200"]["content"]["text/event-stream"] = {
+                        "schema": {"type": "string"}
+                    }
             for name in _OF_FASTAPI:
                 made["components"]["schemas"].pop(name, None)
         return make()

@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from said import Said, add, ask, busy, examine, missing
@@ -33,7 +34,9 @@ def check_backup(archive: Path, home: Path) -> int:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
-def test_a_server_killed_twenty_times_loses_nothing_that_it_said_was_done(sample_home: Path, tmp_path: Path) -> None:
+def test_a_server_killed_twenty_times_loses_nothing_that_it_said_was_done(
+    sample_home: Path, tmp_path: Path, record_property: Any
+) -> None:
     rng = random.Random(5)
     home, said = Path(shutil.copytree(sample_home, tmp_path / "home")), Said()
     archive, backups = tmp_path / "backup.zip", 0
@@ -70,4 +73,5 @@ def test_a_server_killed_twenty_times_loses_nothing_that_it_said_was_done(sample
     assert run(["--home", str(home), "doctor", "--repair"]) == 0
     assert not list(home.glob("uploads/.partial-*")) and not list(home.glob(".backup-*"))
     print(f"{backups} backups were whole")
+    record_property("tried", KILLS)
     assert min(len(said.books), len(said.answers), len(said.exams), backups) >= 3
