@@ -216,6 +216,8 @@ class _Choice:
                 self._take_listing(listing)
             else:
                 self._groups = BUDGETS["fact"].groups
+        elif (opening := self._opening()) is not None:
+            self._take(opening)
         best = waiting[0].score if waiting else 0.0
         for item in waiting:
             if item.score >= LEAST_SHARE * best:
@@ -270,12 +272,7 @@ class _Choice:
     def _take(self, unit: Unit) -> None:
         """Chooses the unit, with the neighbours that it needs, where there is room."""
         said = {place for run in self.runs for place in run}
-        others = said - {(unit.passage, unit.place)}
-        if self._groups <= 0 or any(unit.pieces == self._book[place].pieces for place in others):
-            return
-        if (unit.passage, unit.place) in said and not _has_sublist(
-            unit, self._book.get((unit.passage, unit.place + 1))
-        ):
+        if self._groups <= 0 or any(unit.pieces == self._book[place].pieces for place in said):
             return
         group = [place for place in _with_context(unit, self._book, self._query.kind) if place not in said]
         cost = sum(count_words(self._book[place].text) for place in group)
@@ -289,6 +286,12 @@ class _Choice:
             self.runs.append(group)
         else:
             home.extend(group)
+
+    def _opening(self) -> Unit | None:
+        """The first sentence of the section whose name the question quotes: 'Explain “The roofline model”'."""
+        name = terms_of(self._query.text.partition("“")[2].partition("”")[0]).stems
+        prose = (unit for unit in self._book.values() if unit.kind in _PROSE and unit.section)
+        return next((unit for unit in prose if name and terms_of(unit.section[-1]).stems == name), None)
 
 
 def _log_odds(share: float) -> float:

@@ -18,7 +18,7 @@ from rag.generators.extractive import BUDGETS, PLAIN_FORMATS, ExtractiveGenerato
 from rag.generators.protocol import GenerationDone, GenerationRequest, TextPiece
 from rag.query import english_query
 from rag.sentence_reader import CrossEncoder, LearnedReader
-from rag.types import Citation, Passage
+from rag.types import Citation, Passage, PassagePart
 
 BANKS = make_passage("Shared memory is divided into 32 banks. Cats sleep in the sun. Conflicts of banks serialise.")
 LETTERS = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma tau".split()
@@ -125,6 +125,18 @@ def test_a_definition_comes_before_what_the_reader_likes_better_and_the_fuller_o
     fuller, liked, *_ = re.split(r"(?<=\.) ", said_of(text, "The warp", "Warps", "A warp", question="What is a warp?"))
     assert (fuller, liked) == ("A warp is a group of threads that run together.", "The warp waits at a stride.")
     assert said_of(text, "The warp", "Warps", "A warp", question="Is a warp slow?").startswith("The warp waits")
+
+
+def test_who_quotes_the_name_of_a_section_is_told_how_it_begins() -> None:
+    text = "# Warps\n\nCats sleep.\n\n# How warps wait\n\nA warp stalls. Then it waits."
+    passage = make_passage(text)
+    parts = tuple(
+        PassagePart(start, end, "n", (name,))
+        for start, end, name in ((0, text.index("# How"), "Warps"), (text.index("# How"), len(text), "How warps wait"))
+    )
+    passage = replace(passage, parts=parts)
+    assert said("Explain “How warps wait”", ("Cats",), passage).startswith("A warp stalls. [1]")
+    assert said("Explain how warps wait", ("Cats",), passage).startswith("Cats sleep. [1]")
 
 
 @pytest.mark.parametrize("question", ["How many threads?", "What is a warp?", "Why does it wait?", "Is it slow?"])
