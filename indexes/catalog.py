@@ -20,9 +20,9 @@ import numpy as np
 import sqlalchemy as sa
 from pydantic_core import from_json  # several times as quick as json.loads
 
-from indexes import lexical
+from indexes import lexical, pgvector
 from indexes.chunking import Chunk
-from indexes.database import BUSY_TIMEOUT_S, LONG_TIMEOUT_S, Database, Schema, fetch_tuples, stored_values
+from indexes.database import BUSY_TIMEOUT_S, LONG_TIMEOUT_S, Database, Schema, Store, fetch_tuples, stored_values
 from indexes.embedder import Matrix
 from indexes.errors import IndexMissing, NotFound
 from indexes.types import Book, BookHealth, Chapter, Document, Filters, Hit, Section, StoredNode
@@ -156,6 +156,7 @@ _nodes = sa.Table(
     sa.Index("nodes_by_chapter", "document_id", "chapter"),
 )
 lexical.create_with(_TABLES)
+pgvector.create_with(_TABLES)
 
 CATALOG = Schema("catalog_1", _TABLES)
 
@@ -224,7 +225,7 @@ class VectorsGone(Exception):
 class Catalog:
     """Documents, chapters, sections, nodes, lexical terms and vectors of one library."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Store) -> None:
         self._database = database
 
     def close(self) -> None:
@@ -372,6 +373,20 @@ class Catalog:
             found = list(chain.from_iterable(fetch_tuples(connection, one) for one in wanted))
         return _matrix(found, dimension)
 
+    def nearest(self, vector: np.ndarray, top_k: int, filters: Filters) -> tuple[np.ndarray, np.ndarray]:
+        """As `NodeVectors.search`, by pgvector."""
+        with self._database.reading() as connection:
+            rowids = pgvector.nearest(connection, _nodes, vector, top_k, _conditions(filters))
+        rowids, matrix = self.vectors_at(rowids, len(vector))
+        scores = matrix @ vector.astype(np.float32)
+        order = np.argsort(-scores, kind="stable")[:top_k]
+        return rowids[order], scores[order]
+
+    def build_graph(self, dimension: int) -> None:
+        """Build what finds near vectors in a large library, unless it is there."""
+        with self._database.writing() as connection:
+            pgvector.build(connection, dimension)
+
     # --- nodes
 
     def lexical(
@@ -437,13 +452,20 @@ class Catalog:
             return [StoredNode(*row) for row in connection.execute(wanted)]
 
 
-def open_catalog(path: Path, *, create: bool) -> Catalog:
-    """Open the catalog at `path`, or make it when `create`.
+def open_catalog(path: Path, *, create: bool, database_url: str | None = None) -> Catalog:
+    """Open the catalog at `path`, or make it when `create`; with `database_url` that of a shared database.
 
     Raises:
         IndexMissing: it is not there, and `create` is false.
         IndexCorrupt, HomeNotWritable, StorageFull, Busy: as `Database.open`.
+        DatabaseUnavailable, InvalidInput: as `PostgresDatabase.open`.
     """
+    if database_url is not None:
+        from indexes.postgres import PostgresDatabase
+
+        shared = PostgresDatabase(database_url, CATALOG)
+        shared.open()
+        return Catalog(shared)
     if not create and not path.exists():
         raise IndexMissing(f"There is no library in '{path.parent}' yet.", hint="Add a book: coalesce add PATH")
     database = Database(path, CATALOG, busy_timeout_s=LONG_TIMEOUT_S)
@@ -591,6 +613,8 @@ def _add_vectors(connection: sa.Connection, embedder: str, new: dict[bytes, byte
     rows = [{"embedder": embedder, "text_sha": sha, "vector": vector} for sha, vector in new.items()]
     if rows:
         connection.execute(_ADD_VECTORS, rows)
+        if connection.dialect.name == "postgresql":
+            pgvector.add(connection, embedder, new)
 
 
 def _delete_unused_vectors(connection: sa.Connection, candidates: Iterable[int]) -> None:

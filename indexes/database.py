@@ -12,11 +12,11 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote
 
 import sqlalchemy as sa
@@ -112,6 +112,22 @@ class Schema:
         return self.version.rpartition("_")[0] + "_"
 
 
+class Store(Protocol):
+    """The tables of one store, in a file (`Database`) or in a database on a server (`indexes.postgres`)."""
+
+    def open(self) -> None:
+        """Get ready, and make or renew the tables."""
+
+    def reading(self) -> AbstractContextManager[sa.Connection]:
+        """A connection inside one read transaction: everything read in it belongs to one moment."""
+
+    def writing(self, *, wait_s: float | None = None) -> AbstractContextManager[sa.Connection]:
+        """A connection inside one write transaction, committed at the end and undone on any exception."""
+
+    def close(self) -> None:
+        """Close idle connections; the next transaction opens the store again."""
+
+
 class Database:
     """One store's file. Any thread may read or write; readers never wait for a writer.
 
@@ -197,17 +213,17 @@ class Database:
 
     def _prepare(self) -> None:
         with self._engine.begin() as connection:
-            if _stored_version(connection, self._schema) == self._schema.version:
+            if stored_version(connection, self._schema) == self._schema.version:
                 return
         with self._writer().begin() as connection:
             # Looked up again: another process may have done it while this one waited for the lock.
-            stored = _stored_version(connection, self._schema)
+            stored = stored_version(connection, self._schema)
             if stored != self._schema.version:
                 self._bring_up_to_date(connection, stored)
 
     def _bring_up_to_date(self, connection: sa.Connection, stored: str | None) -> None:
         there = set(sa.inspect(connection).get_table_names())
-        if stored is None and there and not there & {_VERSIONS.name, *self._schema.tables.tables}:
+        if stored is None and is_anothers(connection, self._schema):
             raise IndexCorrupt(
                 f"'{self.path}' is a database of another program.", hint="set COALESCE_HOME to another folder"
             )
@@ -299,7 +315,21 @@ def fetch_tuples(connection: sa.Connection, statement: sa.Executable) -> list[An
 # --- versions
 
 
-def _stored_version(connection: sa.Connection, schema: Schema) -> str | None:
+def make_tables(connection: sa.Connection, schema: Schema) -> None:
+    """Make a store's tables in a database that has none of them, and note their version."""
+    schema.tables.create_all(connection)
+    _VERSIONS.create(connection, checkfirst=True)
+    connection.execute(sa.insert(_VERSIONS), {"version_num": schema.version})
+
+
+def is_anothers(connection: sa.Connection, schema: Schema) -> bool:
+    """Whether a database holds tables, and none of a store's of ours."""
+    there = set(sa.inspect(connection).get_table_names())
+    return bool(there) and not there & {_VERSIONS.name, *schema.tables.tables}
+
+
+def stored_version(connection: sa.Connection, schema: Schema) -> str | None:
+    """The version of a store's tables; None where it has none, or only those of version 0.1."""
     if not sa.inspect(connection).has_table(_VERSIONS.name):
         return None
     versions = connection.scalars(sa.select(_VERSIONS.c.version_num))

@@ -15,7 +15,8 @@
     ├── EmbedderCannotLoad         the embedding model is not there or damaged                     (503)
     ├── HomeNotWritable            the home folder cannot be written                               (503)
     ├── StorageFull                the disk is full                                                (503)
-    └── VectorStoreUnavailable     the outside vector engine does not answer                       (503)
+    ├── VectorStoreUnavailable     the outside vector engine does not answer                       (503)
+    └── DatabaseUnavailable        the shared database does not answer, or cannot be used          (503)
 
 `rag/errors.py` and `evals/errors.py` add the branches of their floors. The numbers are HTTP statuses, set in
 `api/errors.py` only and repeated here for the reader.
@@ -100,6 +101,10 @@ class StorageFull(CoalesceError):
 
 class VectorStoreUnavailable(CoalesceError):
     """The outside engine that holds the vectors does not answer, or failed."""
+
+
+class DatabaseUnavailable(CoalesceError):
+    """The shared database does not answer, or cannot be used as it is."""
 
 
 def first_line(error: BaseException) -> str:

@@ -1,4 +1,5 @@
-"""The lexical index: BM25 by SQLite's FTS5. Only the catalog uses it; a row has its node's rowid."""
+"""The lexical index: BM25 by SQLite's FTS5, in PostgreSQL by `postings`. Only the catalog uses it; a row has its node's
+rowid."""
 
 from __future__ import annotations
 
@@ -9,17 +10,17 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.schema import ExecutableDDLElement
 
+from indexes import postings
+from indexes.postings import HEADING_WEIGHT
+from indexes.postings import LEXICAL as LEXICAL
 from indexes.words import index_terms
 
-HEADING_WEIGHT = 2.0
-"""How much more a term counts in a node's heading path than in its text (BM25 column weight)."""
 SCORED_AT_LEAST = 20_000
 SCORED_SHARE = 0.1
 """Scoring a row takes a microsecond, and in a large library half of the rows hold one of a question's terms. So only
 rows are scored that hold one of its rarer terms: as many terms as occur in `SCORED_AT_LEAST` rows or this share of the
 library. Their scores count all terms. `docs/benchmarks.md` says how often the first ten are the same."""
 
-LEXICAL = sa.table("lexical", sa.column("rowid", sa.Integer), sa.column("heading"), sa.column("body"))
 # Terms are separated by spaces; bytes above 127 are letters to this tokenizer.
 _CREATE = """CREATE VIRTUAL TABLE IF NOT EXISTS lexical USING fts5(heading, body, tokenize = "ascii tokenchars '_.'")"""
 _SCORE: sa.ColumnElement[float] = sa.literal_column(f"bm25(lexical, {HEADING_WEIGHT}, 1.0)").label("score")
@@ -41,22 +42,31 @@ def create_with(tables: sa.MetaData) -> None:
     """Create the index whenever these tables are created."""
     create: ExecutableDDLElement = sa.DDL(_CREATE)  # type: ignore[no-untyped-call]  # typed in its stubs only in part
     sa.event.listen(tables, "after_create", create.execute_if(dialect="sqlite"))
+    postings.create_with(tables)
 
 
 def add(connection: sa.Connection, nodes: Iterable[tuple[int, tuple[str, ...], str]]) -> None:
-    """Index nodes: rowid, heading path and text of each."""
-    headings: dict[tuple[str, ...], str] = {}
-    rows = []
+    """Index nodes: rowid, heading path and text of each, in ascending order of rowids."""
+    headings: dict[tuple[str, ...], list[str]] = {}
+    found: list[tuple[int, list[str], list[str]]] = []
     for rowid, path, body in nodes:
         if path not in headings:
-            headings[path] = " ".join(index_terms(" \n ".join(path)))
-        rows.append({"rowid": rowid, "heading": headings[path], "body": " ".join(index_terms(body))})
-    if rows:
-        connection.execute(sa.insert(LEXICAL), rows)
+            headings[path] = index_terms(" \n ".join(path))
+        found.append((rowid, headings[path], index_terms(body)))
+    if not found:
+        return
+    if connection.dialect.name == "postgresql":
+        postings.add(connection, found)
+        return
+    rows = [{"rowid": rowid, "heading": " ".join(heading), "body": " ".join(body)} for rowid, heading, body in found]
+    connection.execute(sa.insert(LEXICAL), rows)
 
 
 def remove(connection: sa.Connection, first: int, last: int) -> None:
-    """Forget the nodes with these rowids, both ends included."""
+    """Forget the nodes with these rowids, both ends included: all that were added together."""
+    if connection.dialect.name == "postgresql":
+        postings.remove(connection, first, last)
+        return
     connection.execute(sa.delete(LEXICAL).where(LEXICAL.c.rowid.between(first, last)))
 
 
@@ -69,6 +79,8 @@ def ranking(
         num_nodes: nodes in the library, on which the number of scored rows depends.
         scored_at_least: None takes `SCORED_AT_LEAST`.
     """
+    if connection.dialect.name == "postgresql":
+        return postings.ranked(connection, query, top_k, ())
     terms = _quoted(query)
     most = max(SCORED_AT_LEAST if scored_at_least is None else scored_at_least, int(SCORED_SHARE * num_nodes))
     rare = _rare_terms(connection, terms, most) if num_nodes > most else terms
@@ -81,11 +93,16 @@ def ranking_among(
     connection: sa.Connection, query: Sequence[str], top_k: int, conditions: Sequence[sa.ColumnElement[bool]]
 ) -> list[tuple[int, float]]:
     """As `ranking`, of the rows that meet all conditions; each of them is scored."""
+    if connection.dialect.name == "postgresql":
+        return postings.ranked(connection, query, top_k, conditions)
     return _ranked(connection, _RANKING.where(*conditions), _quoted(query), top_k)
 
 
 def counts(connection: sa.Connection, terms: Sequence[str], most: int) -> dict[str, int]:
     """How many rows hold each of these terms, counted up to `most`."""
+    if connection.dialect.name == "postgresql":
+        counted = postings.counts(connection, terms)
+        return {term: min(counted.get(term.lower(), 0), most) for term in terms if '"' not in term}
     quoted = {f'"{term}"': term for term in terms if '"' not in term}
     found = connection.execute(_COUNTS, {"terms": json.dumps(list(quoted)), "most": most})
     return {quoted[asked]: count for asked, count in found}

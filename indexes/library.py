@@ -27,7 +27,7 @@ from indexes.types import (
     Section,
     StoredNode,
 )
-from indexes.vectors import FaissVectors, NodeVectors
+from indexes.vectors import FaissVectors, NodeVectors, PostgresVectors
 from indexes.words import query_terms
 
 
@@ -88,7 +88,7 @@ class Library:
 
     @property
     def faiss_device(self) -> str:
-        """Where vectors are searched: `cuda`, `cpu` or `llama_index`; `none` before `load()`."""
+        """Where vectors are searched: `cuda`, `cpu`, `postgres` or `llama_index`; `none` before `load()`."""
         return self._vectors.device if self._vectors is not None else "none"
 
     def close(self) -> None:
@@ -298,6 +298,8 @@ class Library:
 
     def _choose_vectors(self, encoder: TextEncoder) -> NodeVectors:
         settings = self._settings
+        if settings.vector_store == "faiss" and settings.database_url is not None:
+            return PostgresVectors(self._catalog, encoder.dimension)
         if settings.vector_store == "faiss":
             use_gpu = settings.device != "cpu"
             path = settings.vectors_path
@@ -330,7 +332,8 @@ def open_library(settings: IndexSettings, *, create: bool = True, embedder: Text
     Raises:
         IndexMissing, IndexCorrupt, HomeNotWritable.
     """
-    return Library(settings, open_catalog(settings.catalog_path, create=create), embedder)
+    catalog = open_catalog(settings.catalog_path, create=create, database_url=settings.database_url)
+    return Library(settings, catalog, embedder)
 
 
 def _load_encoder(settings: IndexSettings, on_step: Callable[[str], None] | None) -> TextEncoder:

@@ -32,6 +32,7 @@ class IndexSettings:
         reading_wall_s: the most seconds by the clock that it may take; ten times as many with `ocr`.
         device: `auto`, `cpu` or `cuda`, for the embedder and FAISS.
         vector_store: `faiss` (a file in the home), or a llama-index vector store.
+        database_url: of a PostgreSQL database that keeps the library, in place of files in the home.
     """
 
     home: Path
@@ -48,6 +49,7 @@ class IndexSettings:
     reading_wall_s: float = 1800.0
     device: str = "auto"
     vector_store: str = field(default="faiss", repr=False)  # among its arguments may be a key
+    database_url: str | None = field(default=None, repr=False)
 
     @property
     def embedder_name(self) -> str:

@@ -50,7 +50,7 @@ class NodeVectors(Protocol):
 
     @property
     def device(self) -> str:
-        """Where searches run: `cpu` or `cuda` for FAISS, else `llama_index`."""
+        """Where searches run: `cpu` or `cuda` for FAISS, else `postgres` or `llama_index`."""
 
     def open(self) -> None:
         """Get ready to search, and take over what changed since the last time."""
@@ -163,6 +163,30 @@ class FaissVectors:
         index = load_index(self._path, self.index.dimension, use_gpu=self._use_gpu)
         if len(index) == sum(span.last - span.first + 1 for span in ranges.values()):
             self.index, self._ranges, self._num_trained = index, ranges, int(note["trained"])
+
+
+class PostgresVectors:
+    """The vectors of a catalog in PostgreSQL, which writes and searches them itself (a `NodeVectors`)."""
+
+    device = "postgres"
+
+    def __init__(self, catalog: Catalog, dimension: int) -> None:
+        self._catalog = catalog
+        self._dimension = dimension
+
+    def open(self) -> None:
+        """Build what a library needs that has grown large."""
+        self._catalog.build_graph(self._dimension)
+
+    def sync(self) -> None:
+        """Nothing to do: they are written with their books."""
+
+    def search(self, vector: np.ndarray, top_k: int, filters: Filters) -> tuple[np.ndarray, np.ndarray]:
+        """As `NodeVectors.search`."""
+        return self._catalog.nearest(vector, top_k, filters)
+
+    def save_if_worth(self) -> None:
+        """Nothing to do: they are in the database."""
 
 
 def read_note(path: Path) -> tuple[dict[str, Any], dict[str, RowRange]]:

@@ -136,6 +136,24 @@ def sample_home(pytestconfig: pytest.Config) -> Path:
 
 
 @pytest.fixture(scope="session")
+def postgres(pytestconfig: pytest.Config) -> Iterator[str]:
+    """The address of a PostgreSQL server with pgvector; tests that need it skip where it is not installed."""
+    from postgres import postgres_server
+
+    with postgres_server(pytestconfig.cache.mkdir("postgres") / "data") as address:
+        yield address
+
+
+@pytest.fixture
+def database_url(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address of a database of this test's own."""
+    from postgres import database_on
+
+    with database_on(request.getfixturevalue("postgres")) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
 def hashed_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home that holds the sample book under vectors of hashes, to be copied and never written to."""
     from fakes import HashEncoder

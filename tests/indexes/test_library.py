@@ -9,11 +9,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fakes import HashEncoder, section
+from postgres import database_on
 
 from indexes import database, ingest, lexical
 from indexes.errors import (
@@ -41,15 +43,27 @@ def write_book(folder: Path) -> Path:
     return book
 
 
-def opened(home: Path, encoder: HashEncoder | None = None) -> Library:
-    library = open_library(IndexSettings(home), embedder=encoder or HashEncoder())
+def opened(place: Path | IndexSettings, encoder: HashEncoder | None = None) -> Library:
+    settings = IndexSettings(place) if isinstance(place, Path) else place
+    library = open_library(settings, embedder=encoder or HashEncoder())
     library.load()
     return library
+
+
+STORES = ("files", "postgres")
+ONLY_FILES = pytest.mark.parametrize("where", ["files"], indirect=True)
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     return tmp_path / "home"
+
+
+@pytest.fixture(params=STORES)
+def where(request: pytest.FixtureRequest, home: Path) -> IndexSettings:
+    """A library that does not exist yet, in files and in PostgreSQL."""
+    url = request.getfixturevalue("database_url") if request.param == "postgres" else None
+    return IndexSettings(home, database_url=url)
 
 
 @pytest.fixture
@@ -58,8 +72,8 @@ def book(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def library(home: Path) -> Iterator[Library]:
-    library = opened(home)
+def library(where: IndexSettings) -> Iterator[Library]:
+    library = opened(where)
     yield library
     library.close()
 
@@ -75,11 +89,20 @@ def put(library: Library, tmp_path: Path) -> Callable[..., list[StoredNode]]:
     return put
 
 
-@pytest.fixture(scope="module")
-def shelf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Library, list[list[StoredNode]]]]:
+@pytest.fixture(scope="module", params=STORES)
+def shelf(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Library, list[list[StoredNode]]]]:
     """A library that is only read: the book, and one of four parts; with the nodes of each."""
-    folder = tmp_path_factory.mktemp("shelf")
-    library = opened(folder / "home")
+    folder, url = tmp_path_factory.mktemp("shelf"), None
+    with ExitStack() as stack:
+        if request.param == "postgres":
+            url = stack.enter_context(database_on(request.getfixturevalue("postgres")))
+        yield from shelf_in(folder, IndexSettings(folder / "home", database_url=url))
+
+
+def shelf_in(folder: Path, settings: IndexSettings) -> Iterator[tuple[Library, list[list[StoredNode]]]]:
+    library = opened(settings)
     (folder / "parts.md").write_text("# T\n\n" + "\n\n".join(f"## Part {n}\n\nText {n} of a warp." for n in range(4)))
     paths = (write_book(folder), folder / "parts.md")
     yield library, [library.nodes_of(library.add(path).document.document_id) for path in paths]
@@ -113,8 +136,8 @@ def test_a_book_is_added_listed_and_found_and_the_same_again_changes_nothing(lib
     assert library.generation == generation
 
 
-def test_an_edit_embeds_only_new_text_and_keeps_id_and_date(home: Path, book: Path) -> None:
-    library = opened(home, encoder := HashEncoder())
+def test_an_edit_embeds_only_new_text_and_keeps_id_and_date(where: IndexSettings, book: Path) -> None:
+    library = opened(where, encoder := HashEncoder())
     first = library.add(book).document
     before = {node.text: node.node_id for node in library.nodes_of(first.document_id)}
     (book / "1-warps.md").write_text(WARPS.replace("in every warp", "in each block"))
@@ -146,10 +169,12 @@ def test_a_removed_book_is_never_found_and_text_that_another_shares_stays(home: 
             assert rows.execute(f"SELECT count(*) FROM {table}").fetchone() == (2,)
 
 
-def test_a_book_is_added_though_one_with_the_same_text_is_removed_meanwhile(home: Path, tmp_path: Path) -> None:
+def test_a_book_is_added_though_one_with_the_same_text_is_removed_meanwhile(
+    where: IndexSettings, tmp_path: Path
+) -> None:
     for name, text in (("a", "Shared."), ("b", "Shared.\n\n## More\n\nOwn.")):
         (tmp_path / f"{name}.md").write_text(f"# Book\n\n## Same\n\n{text}")
-    first = opened(home)
+    first = opened(where)
     removed = first.add(tmp_path / "a.md").document.document_id
 
     class Removing(HashEncoder):
@@ -158,7 +183,7 @@ def test_a_book_is_added_though_one_with_the_same_text_is_removed_meanwhile(home
                 first.remove(removed)
             return super().encode(texts, **options)
 
-    result = opened(home, Removing()).add(tmp_path / "b.md")
+    result = opened(where, Removing()).add(tmp_path / "b.md")
     assert (result.document.nodes, result.embedded_nodes) == (2, 2)
 
 
@@ -231,6 +256,7 @@ def test_odd_queries_break_nothing(query: str, shelf: Any) -> None:
     assert len(shelf[0].dense(query, 3)) == 3
 
 
+@ONLY_FILES
 def test_in_a_large_library_only_rows_of_rarer_terms_are_scored_but_by_all_terms(library, put, monkeypatch):
     said = [f"A kernel of part {number} runs{' with occupancy' * (number % 5 == 0)}." for number in range(40)]
     for name in ("a", "b"):
@@ -308,8 +334,8 @@ def test_what_is_stored_is_read_and_found_unchanged_without_anything_heavy(home:
 # --- several at once
 
 
-def test_another_library_on_the_home_sees_every_change(home: Path, book: Path) -> None:
-    server, command = opened(home), opened(home)
+def test_another_library_on_the_home_sees_every_change(where: IndexSettings, book: Path) -> None:
+    server, command = opened(where), opened(where)
     document = command.add(book).document
     for search in (server.dense, server.lexical):
         assert search("warp", 1)[0].node.document_id == document.document_id
@@ -318,9 +344,9 @@ def test_another_library_on_the_home_sees_every_change(home: Path, book: Path) -
     assert server.generation == 2
 
 
-def test_one_book_added_twice_at_once_is_there_once(home: Path, book: Path) -> None:
+def test_one_book_added_twice_at_once_is_there_once(where: IndexSettings, book: Path) -> None:
     encoders = [HashEncoder() for _ in range(4)]
-    libraries = [opened(home, encoder) for encoder in encoders]
+    libraries = [opened(where, encoder) for encoder in encoders]
     with ThreadPoolExecutor(4) as pool:
         statuses = list(pool.map(lambda library: library.add(book).status, libraries))
     assert sorted(statuses) == ["added", "unchanged", "unchanged", "unchanged"]
@@ -384,10 +410,10 @@ def test_a_full_disk_keeps_what_was_there(home, book, tmp_path, monkeypatch):
     assert library.dense("warp", 1)
 
 
-def test_another_embedder_is_refused_until_everything_is_embedded_again(home: Path, book: Path) -> None:
-    first = opened(home)
+def test_another_embedder_is_refused_until_everything_is_embedded_again(where: IndexSettings, book: Path) -> None:
+    first = opened(where)
     first.add(book)
-    other = open_library(IndexSettings(home), embedder=HashEncoder("hash/2", max_text_tokens=40))
+    other = open_library(where, embedder=HashEncoder("hash/2", max_text_tokens=40))
     for act in (other.load, lambda: other.add(book), lambda: other.dense("warp", 1)):
         with pytest.raises(EmbedderMismatch) as caught:
             act()
@@ -397,9 +423,9 @@ def test_another_embedder_is_refused_until_everything_is_embedded_again(home: Pa
     assert [result.status for result in other.reindex()] == ["updated"]
     assert other.dense("warp threads", 1)[0].node.heading_path == ("Warps", "Size")
     with pytest.raises(EmbedderMismatch):
-        opened(home)
+        opened(where)
     other.remove(other.documents()[0].document_id)
-    assert opened(home).add(book).status == "added", "an empty library takes any embedder"
+    assert opened(where).add(book).status == "added", "an empty library takes any embedder"
 
 
 def test_a_home_that_is_not_there_or_is_not_loaded_is_a_clear_error(home: Path) -> None:

@@ -46,15 +46,17 @@ class ScatteredEncoder(HashEncoder):
         )
 
 
-@pytest.fixture(params=["faiss", "SimpleVectorStore", "Qdrant"])
+@pytest.fixture(params=["faiss", "postgres", "SimpleVectorStore", "Qdrant"])
 def library(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
-    """Libraries over FAISS, over llama-index's own store and over Qdrant, which keeps a collection in a folder."""
+    """Libraries over FAISS, in PostgreSQL, over llama-index's own store, and over Qdrant with its data in a folder."""
     module = ModuleType("stores_of_mine")
     store = qdrant_store(tmp_path) if request.param == "Qdrant" else SimpleVectorStore()
     module.store = store  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "stores_of_mine", module)
-    name = "faiss" if request.param == "faiss" else "llama_index:stores_of_mine:store"
-    opened = open_library(IndexSettings(tmp_path / "home", vector_store=name), embedder=ScatteredEncoder())
+    name = "faiss" if request.param in ("faiss", "postgres") else "llama_index:stores_of_mine:store"
+    url = request.getfixturevalue("database_url") if request.param == "postgres" else None
+    settings = IndexSettings(tmp_path / "home", vector_store=name, database_url=url)
+    opened = open_library(settings, embedder=ScatteredEncoder())
     opened.load()
     yield opened
     opened.close()

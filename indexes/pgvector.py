@@ -1,0 +1,82 @@
+"""Search by vector in PostgreSQL with pgvector: half-precision vectors beside the catalog's own, in its transactions.
+
+What the index finds is scored again with the catalog's vectors, so scores are those of a home.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+from sqlalchemy.schema import ExecutableDDLElement
+
+EXACT_LIMIT = 20_000
+"""With more vectors an exact search takes tens of milliseconds; above it an HNSW graph is built."""
+FOUND_AGAIN = 2
+"""How many times `top_k` are looked for before they are scored again: half precision swaps near neighbours."""
+_CREATE = (
+    "CREATE EXTENSION IF NOT EXISTS vector",
+    "CREATE TABLE IF NOT EXISTS vector_index (vector_id integer PRIMARY KEY "
+    "REFERENCES vectors ON DELETE CASCADE, embedding halfvec NOT NULL)",
+)
+_VECTOR_ID = sa.column("vector_id", sa.Integer)
+_INDEX = sa.table("vector_index", _VECTOR_ID)
+_ADD = sa.text(
+    "INSERT INTO vector_index SELECT vector_id, CAST(:embedding AS halfvec) FROM vectors "
+    "WHERE embedder = :embedder AND text_sha = :text_sha ON CONFLICT DO NOTHING"
+)
+
+
+def create_with(tables: sa.MetaData) -> None:
+    """Create extension and table whenever these tables are created in PostgreSQL."""
+    for statement in _CREATE:
+        create: ExecutableDDLElement = sa.DDL(statement)  # type: ignore[no-untyped-call]  # as in `lexical`
+        sa.event.listen(tables, "after_create", create.execute_if(dialect="postgresql"))
+
+
+def add(connection: sa.Connection, embedder: str, new: Mapping[bytes, bytes]) -> None:
+    """Index stored vectors: little-endian float32, by the digest of their text."""
+    rows = [
+        {"embedder": embedder, "text_sha": sha, "embedding": _text(np.frombuffer(vector, "<f4"))}
+        for sha, vector in new.items()
+    ]
+    if rows:
+        connection.execute(_ADD, rows)
+
+
+def nearest(
+    connection: sa.Connection,
+    nodes: sa.Table,
+    vector: np.ndarray,
+    top_k: int,
+    conditions: Sequence[sa.ColumnElement[bool]],
+) -> np.ndarray:
+    """Rowids, int64, ascending, of at least the `top_k` nodes nearest to a vector that meet all conditions."""
+    kind = f"halfvec({len(vector)})"
+    connection.exec_driver_sql("SET LOCAL hnsw.iterative_scan = strict_order")
+    near: Any = sa.text(f"CAST(embedding AS {kind}) <#> CAST(:vector AS {kind})")
+    wanted = (
+        sa.select(nodes.c.rowid)
+        .join_from(_INDEX, nodes, nodes.c.vector_id == _INDEX.c.vector_id)
+        .where(*conditions)
+        .order_by(near)
+        .limit(FOUND_AGAIN * top_k)
+    )
+    found = connection.execute(wanted, {"vector": _text(vector)})
+    return np.array(sorted(rowid for (rowid,) in found), dtype=np.int64)
+
+
+def build(connection: sa.Connection, dimension: int) -> None:
+    """Build the graph of a library that has grown large, unless there is one; other writers wait."""
+    count = connection.execute(sa.select(sa.func.count()).select_from(_INDEX)).scalar_one()
+    if count > EXACT_LIMIT:
+        connection.exec_driver_sql(
+            f"CREATE INDEX IF NOT EXISTS vector_graph_{dimension} ON vector_index "
+            f"USING hnsw ((CAST(embedding AS halfvec({dimension}))) halfvec_ip_ops)"
+        )
+
+
+def _text(vector: np.ndarray) -> str:
+    return "[" + ",".join(f"{value:.6g}" for value in vector.tolist()) + "]"

@@ -1,0 +1,237 @@
+"""The stores of a home in a PostgreSQL database that several servers share, in place of SQLite's files.
+
+A store's writers take turns, as they do in its file: each waits for an advisory lock of the store. Readers see one
+moment and wait for nobody.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from indexes.database import (
+    IDLE_CONNECTIONS,
+    LONG_TIMEOUT_S,
+    Schema,
+    is_anothers,
+    make_tables,
+    sqlite_errors,
+    stored_version,
+)
+from indexes.errors import Busy, CoalesceError, DatabaseUnavailable, InvalidInput, StorageFull, first_line
+from indexes.messages import msg
+
+CONNECT_TIMEOUT_S = 5
+OLDEST_SERVER = 140_000
+"""PostgreSQL 14, in the form of its `server_version_num`."""
+OLDEST_VECTOR = (0, 8)
+"""The first pgvector that goes on looking where a filter leaves too few."""
+SCHEMES = ("postgresql://", "postgres://", "postgresql+psycopg://")
+_LOCKS = 0x436F616C << 32
+"""Locks of ours have numbers from here on."""
+_NOT_NOW = "55P03"
+_FULL = "53100"
+_NO_ACCESS = ("28P01", "28000")
+_UNKNOWN_DATABASE = "3D000"
+_NO_RIGHT = "42501"
+_NO_EXTENSION = ("0A000", "58P01", _NO_RIGHT)
+_TOO_BIG = ("22003", "54000")
+_GONE = ("08", "57P", "53", "25006")
+"""What the states of a server begin with that cannot serve now."""
+
+
+class PostgresDatabase:
+    """One store in a shared database, as `indexes.database.Database` is one in a file of its own.
+
+    Light to make: the first transaction, or `open()`, connects, and makes the tables in an empty database.
+
+    Args:
+        url: `postgresql://USER:PASSWORD@HOST/DATABASE`.
+
+    Raises:
+        InvalidInput: no database can have this address, or the driver is not installed.
+    """
+
+    def __init__(self, url: str, schema: Schema) -> None:
+        self._engine = _engine(url)
+        self._schema = schema
+        self._shown = self._engine.url.set(drivername="postgresql").render_as_string(hide_password=True)
+        self._lock = _LOCKS | zlib.crc32(schema.prefix.encode())
+        self._is_open = False
+
+    def open(self) -> None:
+        """Make the tables where the database has none of this store.
+
+        Raises:
+            DatabaseUnavailable: it does not answer, lets nobody in, is too old, or of another version.
+            StorageFull, Busy.
+        """
+        if self._is_open:
+            return
+        with self._errors(), self._engine.begin() as connection:
+            _check_server(connection)
+            stored = stored_version(connection, self._schema)
+        if stored is None:
+            with self._errors(), self._writer(None) as connection:
+                if stored_version(connection, self._schema) is None:  # not made meanwhile by another
+                    if is_anothers(connection, self._schema):
+                        raise DatabaseUnavailable(
+                            msg("'{}' holds tables of another program.", self._shown),
+                            hint="make a database of its own with createdb, and name it",
+                        )
+                    make_tables(connection, self._schema)
+        elif stored != self._schema.version:
+            raise DatabaseUnavailable(
+                msg(
+                    "'{}' has schema version '{}'; this program needs '{}'.", self._shown, stored, self._schema.version
+                ),
+                hint="use the program that wrote it",
+            )
+        self._is_open = True
+
+    @contextmanager
+    def reading(self) -> Iterator[sa.Connection]:
+        """A connection inside one read transaction: everything read in it belongs to one moment. Raises as `open`."""
+        self.open()
+        with self._errors(), self._engine.connect() as connection:
+            connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+            with connection.begin():
+                yield connection
+
+    @contextmanager
+    def writing(self, *, wait_s: float | None = None) -> Iterator[sa.Connection]:
+        """A connection inside one write transaction, committed at the end and undone on any exception.
+
+        Args:
+            wait_s: how long to wait for others' transactions; None waits a minute.
+
+        Raises:
+            Busy: another transaction goes on. Else as `open`.
+        """
+        self.open()
+        with self._errors(), self._writer(wait_s) as connection:
+            yield connection
+
+    def close(self) -> None:
+        """Close idle connections; the next transaction connects again."""
+        self._engine.dispose()
+        self._is_open = False
+
+    @contextmanager
+    def _writer(self, wait_s: float | None) -> Iterator[sa.Connection]:
+        wait_ms = max(1, round(1000 * (LONG_TIMEOUT_S if wait_s is None else wait_s)))
+        with self._engine.begin() as connection:
+            connection.exec_driver_sql(f"SET LOCAL lock_timeout = {wait_ms}")
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(self._lock)))
+            yield connection
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Raise the server's errors as ours, and those of stored values as a file's."""
+        with sqlite_errors(Path(self._shown.rpartition("//")[2])):
+            try:
+                yield
+            except PoolTimeout as error:
+                raise Busy(
+                    msg("All connections to '{}' are in use.", self._shown), hint="try again in a moment"
+                ) from error
+            except DBAPIError as error:
+                ours = _ours(error, self._shown)
+                if ours is None:
+                    raise
+                raise ours from error
+
+
+@cache
+def _engine(url: str) -> sa.Engine:
+    """All stores of a database share its connections."""
+    try:
+        parsed = sa.make_url(url)
+        if not url.startswith(SCHEMES):
+            raise ArgumentError("another scheme")
+        return sa.create_engine(
+            parsed.set(drivername="postgresql+psycopg"),
+            connect_args={"connect_timeout": CONNECT_TIMEOUT_S},
+            pool_size=IDLE_CONNECTIONS,
+            max_overflow=IDLE_CONNECTIONS,
+            pool_pre_ping=True,  # a server that was started again is seen before a statement fails
+        )
+    except ImportError as error:
+        raise InvalidInput(
+            "PostgreSQL needs the package psycopg, which is not installed",
+            hint="pip install 'coalesce-rag[postgres]'",
+        ) from error
+    except (ArgumentError, ValueError) as error:
+        raise InvalidInput(
+            "This is not the address of a PostgreSQL database.",
+            hint="for example: postgresql://USER:PASSWORD@HOST/DATABASE",
+        ) from error
+
+
+def _check_server(connection: sa.Connection) -> None:
+    number = int(connection.exec_driver_sql("SHOW server_version_num").scalar_one())
+    if number < OLDEST_SERVER:
+        raise DatabaseUnavailable(
+            msg("The server is PostgreSQL {}; {} or newer is needed.", number // 10_000, OLDEST_SERVER // 10_000),
+            hint="upgrade it with pg_upgrade, or name another",
+        )
+    found = connection.exec_driver_sql(
+        "SELECT coalesce(extversion, default_version) FROM pg_available_extensions AS there "
+        "LEFT JOIN pg_extension AS used ON extname = name WHERE name = 'vector'"
+    ).scalar()
+    if found is None:
+        raise _no_vector()
+    if tuple(map(int, found.split(".")[:2])) < OLDEST_VECTOR:
+        raise DatabaseUnavailable(
+            msg("The database has pgvector {}; {} or newer is needed.", found, ".".join(map(str, OLDEST_VECTOR))),
+            hint="install it on the server, then run in the database: ALTER EXTENSION vector UPDATE",
+        )
+
+
+def _no_vector() -> DatabaseUnavailable:
+    return DatabaseUnavailable(
+        "The database lacks the extension `vector`.",
+        hint="install pgvector on the server, then run in the database as its owner: CREATE EXTENSION vector",
+    )
+
+
+def _ours(error: DBAPIError, shown: str) -> CoalesceError | None:
+    cause: Any = error.orig
+    state = str(getattr(cause, "sqlstate", None) or "")
+    told = first_line(cause) if cause is not None else str(error)
+    if state == _NOT_NOW:
+        return Busy(msg("'{}' is being written to.", shown), hint="try again in a moment")
+    if state == _FULL:
+        return StorageFull(msg("The disk that holds '{}' is full; nothing was kept.", shown), hint="free some space")
+    if state in _TOO_BIG or "NUL" in told or isinstance(cause, OverflowError):
+        return InvalidInput(
+            "A value holds what the database does not keep: a zero character, or too large a number.",
+            hint="send another value",
+        )
+    if state in _NO_EXTENSION and "extension" in told:
+        return _no_vector()
+    if state == _NO_RIGHT:
+        return DatabaseUnavailable(
+            msg("The user of the database at '{}' lacks a right: {}", shown, told),
+            hint="run in the database as its owner: GRANT ALL ON SCHEMA public TO USER",
+        )
+    hint = "start it, or correct the address"
+    if state in _NO_ACCESS or "authentication failed" in told or "no password supplied" in told:
+        hint = "correct user and password in the address"
+    elif state == _UNKNOWN_DATABASE or ("database" in told and "does not exist" in told):
+        hint = "make it with createdb, or name another"
+    elif not (state.startswith(_GONE) or error.connection_invalidated or (not state and _is_operational(cause))):
+        return None  # a fault of the program
+    return DatabaseUnavailable(msg("The database at '{}' does not answer: {}", shown, told), hint=hint)
+
+
+def _is_operational(cause: Any) -> bool:
+    return any(kind.__name__ == "OperationalError" for kind in type(cause).__mro__)

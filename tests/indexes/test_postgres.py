@@ -1,0 +1,93 @@
+"""A shared database: who makes its tables, and what is said of one that cannot be used or goes away."""
+
+from __future__ import annotations
+
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+
+from indexes.catalog import CATALOG
+from indexes.errors import CoalesceError, DatabaseUnavailable, InvalidInput
+from indexes.postgres import PostgresDatabase
+
+ONE = sa.select(sa.literal(1))
+
+
+def run(url: str, *statements: str) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+def test_of_several_that_start_at_once_one_makes_the_tables(database_url: str) -> None:
+    stores = [PostgresDatabase(database_url, CATALOG) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda store: store.open(), stores))
+    with stores[0].reading() as connection:
+        assert connection.exec_driver_sql("SELECT version_num FROM alembic_version").all() == [(CATALOG.version,)]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ("postgresql://nobody:hidden@127.0.0.1:9/x", "127.0.0.1"), ("postgresql://[::1", "address"),
+        ("mysql://user:hidden@host/x", "address"), ("missing", "does not exist"), ("locked", "password"),
+        ("later", "catalog_99"), ("foreign", "another program"), ("no rights", "lacks a right"),
+        ("no extension", "extension `vector`"),
+    ],
+)  # fmt: skip
+def test_a_database_that_cannot_be_used_is_an_error_that_says_why_without_the_password(
+    wrong: str, told: str, database_url: str
+) -> None:
+    url = database_url
+    if "://" in wrong:
+        url = wrong
+    elif wrong == "missing":
+        url = database_url.replace("/test_", "/no_")
+    elif wrong == "later":
+        run(url, "CREATE TABLE alembic_version (version_num text)", "INSERT INTO alembic_version VALUES ('catalog_99')")
+    elif wrong == "foreign":
+        run(url, "CREATE TABLE customers (id integer)")
+    else:
+        role = "locked" if wrong == "locked" else f"guest_{uuid.uuid4().hex}"
+        run(url, f"DROP ROLE IF EXISTS {role}", f"CREATE ROLE {role} LOGIN PASSWORD 'right'")
+        if wrong == "no extension":
+            run(url, f"GRANT ALL ON SCHEMA public TO {role}")
+        url = url.replace("postgres:@", f"{role}:hidden@")
+    if wrong == "locked":
+        with psycopg.connect(database_url, autocommit=True) as connection:
+            (rules,) = connection.execute("SHOW hba_file").fetchone() or ("",)
+            text, rule = Path(rules).read_text(), "local all locked scram-sha-256\n"
+            Path(rules).write_text(text if text.startswith(rule) else rule + text)
+            connection.execute("SELECT pg_reload_conf()")
+    with pytest.raises(CoalesceError, match=told) as error:
+        PostgresDatabase(url, CATALOG).open()
+    assert isinstance(error.value, InvalidInput if told == "address" else DatabaseUnavailable)
+    assert error.value.hint
+    assert "hidden" not in f"{error.value} {error.value.hint}"
+
+
+def test_a_server_that_goes_away_in_the_middle_is_an_error_and_the_next_transaction_goes_on(database_url: str) -> None:
+    store = PostgresDatabase(database_url, CATALOG)
+    with pytest.raises(DatabaseUnavailable), store.writing() as connection:
+        connection.execute(ONE)
+        run(
+            database_url,
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE pid <> pg_backend_pid() AND datname = current_database()",
+        )
+        connection.execute(ONE)
+    with store.reading() as connection:
+        assert connection.scalar(ONE) == 1
+    store.close()
+
+
+def test_a_value_that_no_database_keeps_is_bad_input(database_url: str) -> None:
+    store = PostgresDatabase(database_url, CATALOG)
+    for value in ("a\0b", "half \ud800"):
+        with pytest.raises(InvalidInput), store.writing() as connection:
+            connection.execute(sa.text("INSERT INTO meta VALUES ('x', :value)"), {"value": value})

