@@ -15,9 +15,10 @@ from typing import Any
 from sqlalchemy import Column, Connection, Index, Integer, MetaData, Table, Text, delete, func, insert, select, update
 
 from evals.questions import FACT_WORDS, BankQuestion, load_bank, parse_question
-from indexes.database import Database, JsonText, Schema, stored_values
+from indexes.database import JsonText, Schema, stored_values
 from indexes.errors import Conflict, NotFound
 from indexes.messages import msg
+from indexes.postgres import store_at
 from indexes.types import Document
 
 _TABLES = MetaData()
@@ -43,10 +44,11 @@ def is_for_tuning(question: BankQuestion) -> bool:
 
 
 class MadeQuestions:
-    """The questions made from each book. Light to make; threads may share it."""
+    """The questions made from each book, in a file or the shared database with an address. Light to make; threads may
+    share it."""
 
-    def __init__(self, path: Path) -> None:
-        self._database = Database(path, QUESTIONS)
+    def __init__(self, place: Path | str) -> None:
+        self._database = store_at(place, QUESTIONS)
 
     def close(self) -> None:
         """Close the file; the next call opens it again."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from sqlalchemy import (
+    DOUBLE_PRECISION,
     REAL,
     Boolean,
     Column,
@@ -39,12 +40,14 @@ from evals.exam import Given, Mark, Result
 from evals.marking import By
 from evals.questions import BankQuestion, parse_question
 from evals.schedule import SUSPENDED, Scheduled, make_due, new_card, stored_schedule
-from indexes.database import Database, IsoTime, JsonText, Schema, stored_values
+from indexes.database import IsoTime, JsonText, Schema, stored_values
 from indexes.errors import Conflict, NotFound
 from indexes.messages import msg
+from indexes.postgres import store_at
 from rag.types import Passage
 
 Value = TypeVar("Value")
+_REAL: REAL[float] = REAL().with_variant(DOUBLE_PRECISION(), "postgresql")  # whose own has 32 bits
 _TABLES = MetaData()
 _exams = Table(
     "exams",
@@ -57,7 +60,7 @@ _exams = Table(
     Column("handed_in_at", IsoTime),
     Column("result", JsonText),
     Column("class_id", Text),
-    Column("time_limit_s", REAL),  # of an exam whose time begins with its learner
+    Column("time_limit_s", _REAL),  # of an exam whose time begins with its learner
     Column("assistant", Boolean, nullable=False, server_default="0"),
     Index("exams_of", "learner", "created_at"),
     Index("exams_of_class", "class_id"),
@@ -77,7 +80,7 @@ _attempts = Table(
     Column("question_id", Text, nullable=False),
     Column("chapter", Integer, nullable=False),
     Column("section", Text),
-    Column("score", REAL, nullable=False),
+    Column("score", _REAL, nullable=False),
     Column("at", IsoTime, nullable=False),
     Index("attempts_of", "learner", "question_id", "number"),
 )
@@ -175,10 +178,11 @@ class Attempt:
 
 
 class StudyStore:
-    """Exams, attempts and cards of every learner. Light to make; threads may share it."""
+    """Exams, attempts and cards of every learner, in a file or the shared database with an address. Light to make;
+    threads may share it."""
 
-    def __init__(self, path: Path) -> None:
-        self._database = Database(path, STUDY)
+    def __init__(self, place: Path | str) -> None:
+        self._database = store_at(place, STUDY)
 
     def close(self) -> None:
         """Close the file; the next call opens it again."""

@@ -23,6 +23,9 @@ import sqlalchemy as sa
 from pydantic_core import from_json
 from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
 
 from indexes.disk import disk_error
 from indexes.errors import (
@@ -92,6 +95,27 @@ class JsonText(sa.TypeDecorator[Any]):
         """The value that was stored."""
         with stored_values():
             return from_json(value) if value is not None else None  # in half the time of json.loads
+
+
+class json_text(FunctionElement[str]):  # noqa: N801  called as SQL functions are
+    """The text of a name in a JSON object that a column holds as text."""
+
+    type = sa.Text()
+    inherit_cache = True
+
+
+@compiles(json_text)
+def _extracted(element: json_text, compiler: SQLCompiler, **options: Any) -> str:
+    body, name = element.clauses
+    return f"json_extract({compiler.process(body, **options)}, '$.' || {compiler.process(name, **options)})"
+
+
+@compiles(json_text, "postgresql")
+def _extracted_there(element: json_text, compiler: SQLCompiler, **options: Any) -> str:
+    body, name = (compiler.process(each, **options) for each in element.clauses)
+    # Its JSON has no zero characters; one that is spelt out behind a backslash stays.
+    whole = rf"regexp_replace({body}, '(?<!\\)((?:\\\\)*)\\u0000', '\\1', 'g')"
+    return f"(CAST({whole} AS json) ->> CAST({name} AS text))"
 
 
 @dataclass(frozen=True, slots=True)

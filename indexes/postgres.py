@@ -20,7 +20,9 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from indexes.database import (
     IDLE_CONNECTIONS,
     LONG_TIMEOUT_S,
+    Database,
     Schema,
+    Store,
     is_anothers,
     make_tables,
     sqlite_errors,
@@ -148,6 +150,11 @@ class PostgresDatabase:
                 if ours is None:
                     raise
                 raise ours from error
+
+
+def store_at(place: Path | str, schema: Schema) -> Store:
+    """A store in a file, or in the database with this address; light to make."""
+    return Database(place, schema) if isinstance(place, Path) else PostgresDatabase(place, schema)
 
 
 @cache

@@ -42,8 +42,9 @@ from sqlalchemy import (
     update,
 )
 
-from indexes.database import Database, Schema, stored_values
+from indexes.database import Schema, json_text, stored_values
 from indexes.errors import InvalidInput, NotFound
+from indexes.postgres import store_at
 from rag.types import Answer, Arm, place_of
 
 if TYPE_CHECKING:
@@ -165,13 +166,14 @@ class ConversationStore:
     """The conversations and votes of one home. Light to make; the file is created at the first call.
 
     Args:
+        place: a file, or the address of a shared database.
         owner: sees the conversations of this owner only, "" those without one; None sees everyone's, and those it
             creates have no owner.
     """
 
-    def __init__(self, path: Path, owner: str | None = None) -> None:
+    def __init__(self, place: Path | str, owner: str | None = None) -> None:
         self._owner = owner
-        self._database = Database(path, CONVERSATIONS)
+        self._database = store_at(place, CONVERSATIONS)
 
     def of(self, owner: str | None) -> ConversationStore:
         """This store for one owner, over the same open file; None changes nothing."""
@@ -224,7 +226,7 @@ class ConversationStore:
         if of_the_page:
             wanted.append(_conversations.c.begun_in != "call")
         if text := search.strip():
-            said = (func.json_extract(_answers.c.body, f"$.{name}") for name in ("question", "answer"))
+            said = (json_text(_answers.c.body, name) for name in ("question", "answer"))
             within = select(_answers.c.conversation_id).where(
                 or_(*(one.icontains(text, autoescape=True) for one in said))
             )

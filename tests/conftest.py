@@ -153,6 +153,14 @@ def database_url(request: pytest.FixtureRequest) -> Iterator[str]:
         yield address
 
 
+@pytest.fixture(params=["file", "postgres"])
+def store_place(request: pytest.FixtureRequest, tmp_path: Path) -> Path | str:
+    """Where a store may be: a file that is not there yet, and an empty shared database."""
+    if request.param == "postgres":
+        return request.getfixturevalue("database_url")
+    return tmp_path / "home" / "store.sqlite3"
+
+
 @pytest.fixture(scope="session")
 def hashed_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home that holds the sample book under vectors of hashes, to be copied and never written to."""

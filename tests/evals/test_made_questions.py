@@ -268,8 +268,8 @@ def test_statements_are_about_as_often_true_as_false_and_a_false_one_says_what_i
             assert right in question.gold[0].evidence and right not in said
 
 
-def test_made_questions_go_with_their_book_and_with_its_content(tmp_path: Path, engine: AnswerEngine) -> None:
-    store = MadeQuestions(tmp_path / "questions.sqlite3")
+def test_made_questions_go_with_their_book_and_with_its_content(store_place: Path | str, engine: AnswerEngine) -> None:
+    store = MadeQuestions(store_place)
     (document,) = engine.library.documents()
     with pytest.raises(Conflict, match="no questions have been made"):
         store.about([document])

@@ -66,8 +66,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def study(tmp_path: Path, clock: Clock) -> Study:
-    return Study(StudyStore(tmp_path / "study.sqlite3"), passage_of, lambda: BANK, clock, hash_embed)
+def study(store_place: Path | str, clock: Clock) -> Study:
+    return Study(StudyStore(store_place), passage_of, lambda: BANK, clock, hash_embed)
 
 
 def passage_of(question: BankQuestion) -> Passage:

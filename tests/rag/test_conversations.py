@@ -36,15 +36,15 @@ def kept_answer(conversation_id: str, answer_id: str = "a1") -> Answer:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> ConversationStore:
-    return ConversationStore(tmp_path / "home" / "conversations.sqlite3")
+def store(store_place: Path | str) -> ConversationStore:
+    return ConversationStore(store_place)
 
 
-def test_an_answer_reloads_as_it_was(store: ConversationStore) -> None:
+def test_an_answer_reloads_as_it_was(store: ConversationStore, store_place: Path | str) -> None:
     answer = kept_answer(store.create().id)
     assert answer.citations[0].page_label == "iii"
     store.append(answer)
-    reopened = ConversationStore(store._database.path)
+    reopened = ConversationStore(store_place)
     assert reopened.answers(answer.conversation_id) == (answer,)
     assert reopened.answer("a1") == answer == answer_from_json(answer_to_json(answer))
 
@@ -131,14 +131,14 @@ def test_a_store_narrowed_to_an_owner_knows_no_others(store: ConversationStore) 
 # --- votes
 
 
-def test_a_vote_is_kept_with_its_answers_and_counted(store: ConversationStore) -> None:
+def test_a_vote_is_kept_with_its_answers_and_counted(store: ConversationStore, store_place: Path | str) -> None:
     rag, base = (replace(kept_answer("", arm), arm=arm) for arm in ("rag", "base"))  # type: ignore[arg-type]
     store.vote([rag, base], "rag", blind=True)
     store.vote([rag, base], "", blind=False)
     for answers, winner in (([rag], "rag"), ([rag, base], "tuned")):
         with pytest.raises(InvalidInput):
             store.vote(answers, winner, blind=True)
-    kept = ConversationStore(store._database.path).votes()
+    kept = ConversationStore(store_place).votes()
     assert [(vote.winner, vote.blind) for vote in kept] == [("rag", True), ("", False)]
     assert kept[0].answers == (rag, base)
     assert store.wins() == Wins(2, 1, (Won("rag", 1, 2), Won("base", 0, 2)))
