@@ -452,6 +452,21 @@ class Catalog:
             return [StoredNode(*row) for row in connection.execute(wanted)]
 
 
+def derive_indexes(connection: sa.Connection) -> None:
+    """Make the indexes of words and vectors of a catalog whose tables were filled row by row."""
+    spans = connection.execute(sa.select(_documents.c.first_rowid, _documents.c.last_rowid)).all()
+    for first, last in sorted((first, last) for first, last in spans):
+        wanted = sa.select(_nodes.c.rowid, _nodes.c.heading_path, _nodes.c.text).order_by(_nodes.c.rowid)
+        rows = connection.execute(wanted.where(_nodes.c.rowid.between(first, last)))
+        lexical.add(connection, ((rowid, path, text) for rowid, path, text in rows))
+    if connection.dialect.name != "postgresql":
+        return
+    stored = sa.select(_vectors.c.embedder, _vectors.c.text_sha, _vectors.c.vector)
+    for part in connection.execute(stored).partitions(PARAMETERS_AT_ONCE):
+        for embedder in {row.embedder for row in part}:
+            pgvector.add(connection, embedder, {row.text_sha: row.vector for row in part if row.embedder == embedder})
+
+
 def open_catalog(path: Path, *, create: bool, database_url: str | None = None) -> Catalog:
     """Open the catalog at `path`, or make it when `create`; with `database_url` that of a shared database.
 
