@@ -23,9 +23,10 @@ from filelock import FileLock, Timeout
 from sqlalchemy import Column, Index, Integer, MetaData, Row, Table, Text, delete, insert, select
 
 from api.errors import describe
-from indexes.database import Database, JsonText, Schema, damage, set_aside
+from indexes.database import JsonText, Schema, damage, set_aside
 from indexes.errors import Cancelled, CoalesceError, Conflict, IndexCorrupt, NotFound
 from indexes.messages import dump, load, msg
+from indexes.postgres import store_at
 
 logger = logging.getLogger("coalesce.jobs")
 STOP_TIMEOUT_S = 10.0
@@ -125,11 +126,11 @@ class Job:
 
 
 class JobStore:
-    """All jobs of one home. Light to make; the file is created at the first call."""
+    """All jobs of one home, in a file or the shared database with an address. Light to make; the file is created at
+    the first call."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._database = Database(path, JOBS)
+    def __init__(self, place: Path | str) -> None:
+        self._database = store_at(place, JOBS)
 
     def save(self, job: Job) -> None:
         """Keep a job as it is now, and forget all but the newest jobs."""
@@ -227,7 +228,8 @@ class JobQueue:
     """
 
     def __init__(self, folder: Path, side_by_side: int = 2) -> None:
-        self._store = JobStore(folder / JOBS_FILE)
+        self._path = folder / JOBS_FILE
+        self._store = JobStore(self._path)
         self._owner = FileLock(folder / OWNER_LOCK)
         self._lock = threading.Lock()
         self._alone = threading.Lock()
@@ -358,10 +360,10 @@ class JobQueue:
         try:
             jobs = self._store.list()
         except IndexCorrupt:
-            if damage(self._store.path, JOBS) is None:
+            if damage(self._path, JOBS) is None:
                 raise  # a later program's
             self._store.close()
-            logger.warning("%s was damaged: it is %s now", self._store.path, set_aside(self._store.path).name)
+            logger.warning("%s was damaged: it is %s now", self._path, set_aside(self._path).name)
             return
         for job in jobs:
             if not job.final:

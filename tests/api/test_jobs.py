@@ -7,6 +7,8 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from api_fakes import PATIENCE_S, wait_until
 
 from api.jobs import Job, JobQueue, JobStore, TimeLeft
 from indexes.errors import Conflict, IndexCorrupt, StorageFull
+from indexes.messages import msg
 
 
 def wait_for(queue: JobQueue, job: Job) -> Job:
@@ -36,6 +39,24 @@ def test_a_job_whose_end_cannot_be_kept_ends_and_the_queue_goes_on(tmp_path, mon
     assert wait_for(queue, first).state == "done"
     assert wait_for(queue, second).state == "done"
     queue.close()
+
+
+def test_jobs_are_kept_as_they_are_now_and_forgotten_when_asked(store_place: Path | str) -> None:
+    store = JobStore(store_place)
+    error = {"type": "busy", "message": msg("the {} is busy", "queue"), "hint": ""}
+    for number in range(4):
+        time = f"2026-01-0{number + 1}T00:00:00.000000+00:00"
+        job = Job(f"j{number}", "add", "running", 0, 9, msg("page {}", 3), None, None, time, time)
+        store.save(job)
+        store.save(replace(job, state="failed" if number else "done", done=9, error=error))
+    kept = JobStore(store_place)
+    assert [(job.id, job.done, job.message, job.error) for job in kept.list()] == [
+        (f"j{number}", 9, "page 3", error) for number in (3, 2, 1, 0)
+    ]
+    kept.forget(kept.get("j2"))
+    assert [job.id for job in store.list()] == ["j3", "j0"]
+    kept.forget_before(datetime(2026, 1, 2, tzinfo=UTC))
+    assert [job.id for job in store.list()] == ["j3"]
 
 
 def test_a_damaged_list_of_jobs_is_set_aside_and_one_of_a_later_version_stops_the_start(tmp_path: Path) -> None:
