@@ -54,7 +54,10 @@ def library(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     module.store = store  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "stores_of_mine", module)
     name = "faiss" if request.param in ("faiss", "postgres") else "llama_index:stores_of_mine:store"
-    url = request.getfixturevalue("database_url") if request.param == "postgres" else None
+    url = None
+    if request.param == "postgres":  # by the graph, however few they are
+        monkeypatch.setattr("indexes.pgvector.EXACT_LIMIT", -1)
+        url = f"{request.getfixturevalue('database_url')}&options=-c%20enable_seqscan%3Doff"
     settings = IndexSettings(tmp_path / "home", vector_store=name, database_url=url)
     opened = open_library(settings, embedder=ScatteredEncoder())
     opened.load()
