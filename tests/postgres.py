@@ -43,3 +43,23 @@ def database_on(server: str) -> Iterator[str]:
             yield server.replace("/postgres?", f"/{name}?")
         finally:
             admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@contextmanager
+def place_in(database: str) -> Iterator[str]:
+    """The address of an empty schema of a database, in which tables are made and looked for."""
+    import psycopg
+
+    from indexes.catalog import CATALOG
+    from indexes.postgres import PostgresDatabase
+
+    name = f"place_{uuid.uuid4().hex}"
+    address = f"{database}&options=-csearch_path%3D{name},public"
+    with psycopg.connect(database, autocommit=True) as admin:
+        admin.execute("CREATE EXTENSION IF NOT EXISTS vector SCHEMA public")
+        admin.execute(f"CREATE SCHEMA {name}")
+        try:
+            yield address
+        finally:
+            PostgresDatabase(address, CATALOG).close()  # all stores of an address share its connections
+            admin.execute(f"DROP SCHEMA {name} CASCADE")

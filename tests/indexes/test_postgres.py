@@ -23,8 +23,8 @@ def run(url: str, *statements: str) -> None:
             connection.execute(statement)
 
 
-def test_of_several_that_start_at_once_one_makes_the_tables(database_url: str) -> None:
-    stores = [PostgresDatabase(database_url, CATALOG) for _ in range(4)]
+def test_of_several_that_start_at_once_one_makes_the_tables(empty_database: str) -> None:
+    stores = [PostgresDatabase(empty_database, CATALOG) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda store: store.open(), stores))
     with stores[0].reading() as connection:
@@ -41,13 +41,13 @@ def test_of_several_that_start_at_once_one_makes_the_tables(database_url: str) -
     ],
 )  # fmt: skip
 def test_a_database_that_cannot_be_used_is_an_error_that_says_why_without_the_password(
-    wrong: str, told: str, database_url: str
+    wrong: str, told: str, empty_database: str
 ) -> None:
-    url = database_url
+    url = empty_database
     if "://" in wrong:
         url = wrong
     elif wrong == "missing":
-        url = database_url.replace("/test_", "/no_")
+        url = empty_database.replace("/test_", "/no_")
     elif wrong == "later":
         run(url, "CREATE TABLE alembic_version (version_num text)", "INSERT INTO alembic_version VALUES ('catalog_99')")
     elif wrong == "foreign":
@@ -59,7 +59,7 @@ def test_a_database_that_cannot_be_used_is_an_error_that_says_why_without_the_pa
             run(url, f"GRANT ALL ON SCHEMA public TO {role}")
         url = url.replace("postgres:@", f"{role}:hidden@")
     if wrong == "locked":
-        with psycopg.connect(database_url, autocommit=True) as connection:
+        with psycopg.connect(empty_database, autocommit=True) as connection:
             (rules,) = connection.execute("SHOW hba_file").fetchone() or ("",)
             text, rule = Path(rules).read_text(), "local all locked scram-sha-256\n"
             Path(rules).write_text(text if text.startswith(rule) else rule + text)
@@ -71,12 +71,14 @@ def test_a_database_that_cannot_be_used_is_an_error_that_says_why_without_the_pa
     assert "hidden" not in f"{error.value} {error.value.hint}"
 
 
-def test_a_server_that_goes_away_in_the_middle_is_an_error_and_the_next_transaction_goes_on(database_url: str) -> None:
-    store = PostgresDatabase(database_url, CATALOG)
+def test_a_server_that_goes_away_in_the_middle_is_an_error_and_the_next_transaction_goes_on(
+    empty_database: str,
+) -> None:
+    store = PostgresDatabase(empty_database, CATALOG)
     with pytest.raises(DatabaseUnavailable), store.writing() as connection:
         connection.execute(ONE)
         run(
-            database_url,
+            empty_database,
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
             "WHERE pid <> pg_backend_pid() AND datname = current_database()",
         )
@@ -86,8 +88,8 @@ def test_a_server_that_goes_away_in_the_middle_is_an_error_and_the_next_transact
     store.close()
 
 
-def test_a_value_that_no_database_keeps_is_bad_input(database_url: str) -> None:
-    store = PostgresDatabase(database_url, CATALOG)
+def test_a_value_that_no_database_keeps_is_bad_input(empty_database: str) -> None:
+    store = PostgresDatabase(empty_database, CATALOG)
     for value in ("a\0b", "half \ud800"):
         with pytest.raises(InvalidInput), store.writing() as connection:
             connection.execute(sa.text("INSERT INTO meta VALUES ('x', :value)"), {"value": value})

@@ -57,7 +57,7 @@ def library(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     url = None
     if request.param == "postgres":  # by the graph, however few they are
         monkeypatch.setattr("indexes.pgvector.EXACT_LIMIT", -1)
-        url = f"{request.getfixturevalue('database_url')}&options=-c%20enable_seqscan%3Doff"
+        url = f"{request.getfixturevalue('database_url')}%20-cenable_seqscan%3Doff"
     settings = IndexSettings(tmp_path / "home", vector_store=name, database_url=url)
     opened = open_library(settings, embedder=ScatteredEncoder())
     opened.load()
