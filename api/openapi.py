@@ -21,6 +21,11 @@ OF_A_BODY = {
 STREAMED = frozenset({"/v1/ask", "/v1/chat/completions", "/v1/compare"})
 """Calls that answer with events where the body says `stream`."""
 _FORM = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorOut"}}}
+_EVENT = {
+    "type": "object",
+    "properties": {"event": {"type": "string"}, "data": {"type": "string", "description": "JSON"}},
+    "required": ["data"],
+}
 _OF_FASTAPI = ("HTTPValidationError", "ValidationError")
 
 
@@ -35,9 +40,7 @@ def document(app: FastAPI) -> None:
                 for operation in operations.values():
                     _add_errors(operation, of_api=path.startswith("/v1"))
                 if path in STREAMED:
-                    operations["post"]["responses"]["200"]["content"]["text/event-stream"] = {
-                        "schema": {"type": "string"}
-                    }
+                    operations["post"]["responses"]["200"]["content"]["text/event-stream"] = {"schema": _EVENT}
             for name in _OF_FASTAPI:
                 made["components"]["schemas"].pop(name, None)
         return make()
