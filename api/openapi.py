@@ -13,6 +13,10 @@ ERRORS = {
     "429": "Too many questions, or too many unknown keys",
     "503": "Busy, not ready, or the home cannot be read or written; `Retry-After` says when to come back",
 }
+OF_A_PLACE = {
+    "404": "Nothing of this id",
+    "405": "A method that this path does not have; a path without its id is another",
+}
 OF_A_BODY = {
     "400": "Not JSON, or what cannot be used",
     "408": "The body comes too slowly",
@@ -38,7 +42,7 @@ def document(app: FastAPI) -> None:
             made = make()
             for path, operations in made["paths"].items():
                 for operation in operations.values():
-                    _add_errors(operation, of_api=path.startswith("/v1"))
+                    _add_errors(operation, OF_A_PLACE if "{" in path else {}, of_api=path.startswith("/v1"))
                 if path in STREAMED:
                     operations["post"]["responses"]["200"]["content"]["text/event-stream"] = {"schema": _EVENT}
             for name in _OF_FASTAPI:
@@ -49,9 +53,9 @@ def document(app: FastAPI) -> None:
     app.openapi = openapi  # type: ignore[method-assign]
 
 
-def _add_errors(operation: dict[str, Any], *, of_api: bool) -> None:
+def _add_errors(operation: dict[str, Any], more: dict[str, str], *, of_api: bool) -> None:
     responses = operation["responses"]
-    wanted = ERRORS if of_api else {}
+    wanted = ERRORS | more if of_api else {}
     if "requestBody" in operation:
         wanted = wanted | OF_A_BODY
     for status, description in wanted.items():
