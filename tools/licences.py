@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
@@ -27,8 +28,9 @@ def licence_of(package: Distribution) -> str:
     return "; ".join((*said, *classifiers))
 
 
-def main() -> int:
+def main(argv: list[str] | None = None) -> int:
     """Prints the packages whose licence is not among those allowed."""
+    argparse.ArgumentParser(prog="python -m tools.licences", description=__doc__).parse_args(argv)
     unknown = 0
     for line in CONSTRAINTS.read_text(encoding="utf-8").splitlines():
         name = line.partition("==")[0].strip()

@@ -156,11 +156,11 @@ LIMITS = (
 )
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     """Runs the battery and prints the page."""
     parser = argparse.ArgumentParser(prog="python -m tools.reliability", description=__doc__)
     parser.add_argument("--only", default="", help="a word in the name of a row")
-    wanted = parser.parse_args().only
+    wanted = parser.parse_args(argv).only
     asked = ["git", "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
     rows = []

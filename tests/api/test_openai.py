@@ -8,7 +8,7 @@ from typing import Any
 
 import openai
 import pytest
-from api_fakes import PATIENCE_S, FakeBuilder, Live, running
+from api_fakes import PATIENCE_S, SAMPLE_ID, WARP, FakeBuilder, Live, running
 from fakes import ScriptedGenerator
 
 from api.routes.openai import question_of
@@ -69,11 +69,14 @@ def test_a_completion_and_its_stream_carry_citations_and_usage_beside_the_conten
     assert json.loads(data.removeprefix("data: "))["usage"]["total_tokens"] > 0
 
 
-def test_written_sentences_that_hold_stand_above_the_books_own_in_the_content(client: Client):
+def test_written_sentences_that_hold_stand_above_the_books_own_in_the_content(live: Live, client: Client):
+    holds = "The scheduler picks a ready warp in each cycle."
+    live.shelf.put(SAMPLE_ID, f"{WARP} In each cycle the scheduler picks a ready warp.", source="sample", sample=True)
+    live.generator.pieces = (holds,)
     wish = {"extra_body": {"answers": "both"}}
     message = client.ask(**wish).choices[0].message
     written, quotes = message.content.split("\n\n---\n\n")
-    assert (written, message.written, len(message.citations)) == ("A warp has 32 threads. [1]", True, 2)
+    assert (written, message.written) == (f"{holds} [1]", True) and len(message.citations) > 1
     assert quotes.startswith("A warp is a group of 32 threads")
     chunks = list(client.ask(stream=True, **wish))
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == message.content

@@ -6,7 +6,7 @@ import re
 import threading
 
 import pytest
-from api_fakes import Live, wait_until
+from api_fakes import SAMPLE_ID, WARP, Live, wait_until
 from browser_help import PHONE, QUESTION, Gate, Open, ask, begin
 from fakes import signals_only
 from playwright.sync_api import Page, Route, expect
@@ -51,7 +51,9 @@ def test_a_marker_opens_its_passage_to_make_a_card_of_and_escape_leads_back_to_i
 
 def test_what_a_model_writes_comes_above_the_quotes_and_can_be_turned_off(site: Live, open_page: Open) -> None:
     engine = site.services.engine
-    engine.answers, site.generator.pieces = "both", ("A warp has 32 threads. ", "It costs nothing. ", "")
+    holds = "The scheduler picks a ready warp in each cycle."
+    site.shelf.put(SAMPLE_ID, f"{WARP} In each cycle the scheduler picks a ready warp.", source="sample", sample=True)
+    engine.answers, site.generator.pieces = "both", (f"{holds} ", "It costs nothing. ", "")
     gate = Gate(site, 1)
     try:
         page = open_page()
@@ -61,7 +63,7 @@ def test_what_a_model_writes_comes_above_the_quotes_and_can_be_turned_off(site: 
         expect(page.locator(".turn .answer:not(.quotes)")).to_have_count(0)
         gate.open()
         written = page.locator(".turn .answer:not(.quotes)")
-        expect(written).to_contain_text("A warp has 32 threads.")
+        expect(written).to_contain_text(holds)
         page.locator(".answer-tools").wait_for()
         expect(page.locator(".turn")).to_contain_text("left out")
         expect(page.locator(".turn")).not_to_contain_text("costs nothing")
@@ -73,7 +75,7 @@ def test_what_a_model_writes_comes_above_the_quotes_and_can_be_turned_off(site: 
         page.locator(".filters summary").click()
         page.get_by_label("An answer is").select_option("quotes")
         ask(page, QUESTION)
-        expect(page.locator(".turn").last).not_to_contain_text("A warp has 32 threads.")
+        expect(page.locator(".turn").last).not_to_contain_text(holds)
         expect(page.locator(".turn .quotes")).to_have_count(1)
     finally:
         engine.answers = "unchecked"

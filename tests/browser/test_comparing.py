@@ -240,6 +240,7 @@ def test_another_model_answers_after_a_press_in_settings(
         page.get_by_role("button", name=f"使用: {MODEL}").click()
         expect(page.locator(".model.current")).to_contain_text(MODEL)
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        site.services.engine.answers = "free"
         page.get_by_role("link", name="提问").click()
         ask(page, QUESTION)
         expect(page.locator(".answer")).to_contain_text("says the engine")
