@@ -336,14 +336,12 @@ def test_a_comparison_is_followed_from_its_start_by_who_made_it_and_stopped(live
     live.generator.before_piece = lambda index: index and threading.Event().wait(0.05) and None
     live.generator.pieces = ("word ",) * 500
     closed = live.generator.closed_streams
+    with live.client.stream("POST", "/v1/compare", json=body | {"grace_s": 0}) as left:
+        next(line for line in left.iter_lines() if line == "event: delta")
+    wait_until(lambda: live.generator.closed_streams > closed, "who leaves without grace stops it")
     with live.client.stream("POST", "/v1/compare", json=body) as stopped:
         path = f"/v1/compare/{stopped.headers['x-comparison-id']}"
         assert live.status("DELETE", path) == 204
         stopped.read()
     name, data = events_of(stopped)[-1]
     assert (name, data["error"]["type"]) == ("error", "cancelled")
-    wait_until(lambda: live.generator.closed_streams > closed, "what was stopped writes no more")
-    closed = live.generator.closed_streams
-    with live.client.stream("POST", "/v1/compare", json=body | {"grace_s": 0}) as left:
-        next(line for line in left.iter_lines() if line == "event: delta")
-    wait_until(lambda: live.generator.closed_streams > closed, "who leaves without grace stops it")
