@@ -57,11 +57,13 @@ function App() {
       setSite(known.current = { session, documents, running, refresh: open });
       setWaiting(null);
       first = null;
+      if (running.waiting_for !== undefined) again.current = setTimeout(open, GONE_POLL_MS); // it answers, and loads on
     } catch (error) {
       first = null;
       if (error.status === 401) return setLocked(true); // it may have come before anyone listened
       const readiness = error.type === "not_ready" ? await rest.readiness().catch(() => null) : null;
-      if (!known.current) setWaiting(readiness || { error });
+      const becameReady = readiness && readiness.waiting_for === undefined;
+      if (!known.current && !becameReady) setWaiting(readiness || { error });
       if (readiness?.status !== "failed") again.current = setTimeout(open, readiness ? READY_POLL_MS : GONE_POLL_MS);
     }
   }
@@ -167,8 +169,8 @@ function Head({ view, site, speak, paint }) {
 }
 
 function Waiting({ on }) {
-  if (on.error && on.error.type !== "unreachable") return html`<${Problem} error=${on.error} />`;
   if (on.status === "failed") return html`<${Problem} error=${{ ...on.error, type: "" }} />`;
+  if (!on.waiting_for && on.error.type !== "unreachable") return html`<${Problem} error=${on.error} />`;
   const title = on.waiting_for ? t("waiting.title") : t("waiting.gone");
   const counted = on.total ? ` (${on.done} / ${on.total})` : "";
   return html`<section class="empty" role="status"><h1>${title}</h1>

@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import docx
+import pytest
 from api_fakes import PATIENCE_S, SAMPLE_ID, Live, wait_until
 from browser_help import PHONE, QUESTION, Open, ask
 from playwright.sync_api import expect
@@ -151,3 +152,23 @@ def test_a_book_of_ones_own_is_examined_and_its_guide_leads_into_it(site: Live, 
     assert "- **warp**: A warp is a group" in saved.value.path().read_text("utf-8")
     page.locator(".guide-list dd", has_text="A warp is a group").get_by_role("link").click()
     expect(page.locator(".book-text mark").first).to_contain_text("A warp is a group")
+
+
+@pytest.mark.parametrize("late", [["/v1/documents"], ["/readyz"], ["/v1/documents", "/readyz"]])
+def test_a_page_is_drawn_although_the_server_becomes_ready_between_its_calls(
+    site: Live, open_page: Open, late: list[str]
+) -> None:
+    page = open_page()
+    starting = {
+        "error": {"type": "not_ready", "message": "", "hint": ""},
+        "status": "starting",
+        "waiting_for": "a step",
+    }
+    for path in late:
+        page.route(f"**{path}", lambda route: route.fulfill(status=503, json=starting), times=1)
+    faults: list[str] = []
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    with page.expect_response(lambda reply: reply.url.endswith("/readyz") and reply.ok):
+        page.goto(f"{site.address}/library")
+    expect(page.locator(".drop")).to_be_visible()
+    assert faults == []
