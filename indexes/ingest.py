@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 CHUNKER_VERSION = 7
 """Raised when the same text would be cut into other nodes or found by other terms: a server then cuts the books of its
 home again."""
-READER_VERSION = 10
+READER_VERSION = 11
 """Raised when a reader gives other text for the same file: books whose file is there are then read again."""
 LARGEST_NODE_TOKENS = 240
 """A node is a passage to read and cite, however much the embedder could read."""

@@ -287,7 +287,7 @@ _ATTRIBUTES = re.compile(r"\{[^{}\n]*\}")
 _HEADING_ATTRIBUTES = re.compile(r"\{[ \t]*[#.:=\w-][^{}]*\}[ \t]*$")
 _TAG_NAME = re.compile(r"</?([A-Za-z][\w-]*)")
 _BROKEN_LINK = re.compile(
-    r"!?\[([^\[\]]*)\]\(+(?:\.{0,2}/|https?://|#|[^()\s]+\.(?:png|jpe?g|gif|svg)\b)[^()]*\)+(?:\{[^{}]*\})?"
+    r"!?\[([^\[\]]*)\]\(+(?:\.{0,2}/|https?://|#|[\\@][a-z]|[^()\s]+\.(?:png|jpe?g|gif|svg)\b)[^()]*\)+(?:\{[^{}]*\})?"
 )
 _TEX_BLOCK = re.compile(
     r"\\(?:\[|begin\{((?:equation|multline|gather|align|alignat|flalign|eqnarray|[pbBvV]?matrix)\*?\}))"
@@ -500,7 +500,7 @@ def _text_in_box(state: StateBlock, start: int, end: int) -> int | None:
 
 
 def _broken_link(state: StateInline, silent: bool) -> bool:
-    """A link that Markdown's rules do not accept: its words stay, its target goes."""
+    """A link that Markdown's rules do not accept, as of Doxygen and Documenter: its words stay, its target goes."""
     if state.src[state.pos] not in "![":
         return False
     found = _BROKEN_LINK.match(state.src, state.pos)
