@@ -234,11 +234,12 @@ class WrittenCheck:
         terms = terms_of(unit.text).pieces
         below = self._quotes if self.written else self._quotes[:1]
         if unit.kind not in _VERBATIM and any(len(terms & quote) >= _SAID_AGAIN * len(terms) for quote in below):
-            self._waiting = [piece]
+            self._waiting = [*self._announcement, piece]
             return
         if self.written and not refers_back(unit.text):
             self._waiting = []
-        for each in (*self._waiting, *self._announcement, piece):
+        announced = [each for each in self._announcement if each not in self._waiting]
+        for each in (*self._waiting, *announced, piece):
             yield each if self.written else replace(each, text=each.text.lstrip("\n "))
             self.written = True
         self._waiting, self._announcement = [], []

@@ -99,6 +99,12 @@ def test_what_stands_below_is_said_only_first_or_where_a_sentence_leans_on_it() 
     )
 
 
+def test_an_item_that_stands_below_comes_behind_what_announces_it() -> None:
+    text = "There are three memories:\n- Global memory is large and slow.\n- Constant memory is cached."
+    whole = "There are three memories: [2]\n- Global memory is large and slow. [2]\n- Constant memory is cached. [2]"
+    assert shown(text, quotes=["Global memory is large and slow."]) == whole
+
+
 def test_a_free_text_is_whole_and_only_what_holds_is_marked() -> None:
     assert shown("# Warps\n\nDogs bark. A warp has 32 threads", keep_all=True) == (
         "# Warps\n\nDogs bark. A warp has 32 threads [2]"
