@@ -335,7 +335,7 @@ def _readable_by(origin: str, send: Send) -> Send:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
             headers["Access-Control-Allow-Origin"] = origin
-            headers["Access-Control-Expose-Headers"] = "Retry-After, X-Answer-Id"
+            headers["Access-Control-Expose-Headers"] = "Retry-After, X-Answer-Id, X-Comparison-Id"
             headers.add_vary_header("Origin")
         await send(message)
 

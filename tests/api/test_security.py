@@ -148,6 +148,11 @@ def test_a_page_of_another_site_may_call_with_a_key_which_its_browser_asks_first
             headers = {"origin": origin, "authorization": f"Bearer {key}"}
             reply = locked.client.post("/v1/search", json={"query": "warp"}, headers=headers)
             assert (reply.status_code, reply.headers["access-control-allow-origin"]) == (status, origin)
+    headers = {"origin": PAGES[0], "authorization": "Bearer right-key"}
+    for path in ("/v1/ask", "/v1/compare"):
+        reply = locked.client.post(path, json={"question": "What is a warp?", "stream": True}, headers=headers)
+        (names_it,) = (name for name in reply.headers if name.startswith("x-") and name.endswith("-id"))
+        assert names_it in reply.headers["access-control-expose-headers"].lower()
 
 
 def test_a_cookie_does_not_count_for_a_page_of_another_site(locked: Live):
