@@ -75,40 +75,48 @@ class BodyLimit:
             )
             await reply_for(Request(scope), describe(error))(scope, receive, send)
             return
+        received = 0
+        ended = False
+        began = time.monotonic()
+
+        async def in_time() -> Message:
+            nonlocal received, ended
+            if ended:
+                return await receive()  # which comes when the client leaves
+            left_s = began + BODY_S + received / LEAST_BYTES_PER_S - time.monotonic()
+            try:
+                async with asyncio.timeout(left_s):
+                    message = await receive()
+            except TimeoutError:
+                raise HTTPException(
+                    408, f"the body had {received:,} bytes after {time.monotonic() - began:.0f} s"
+                ) from None
+            ended = not message.get("more_body", False)
+            received += len(message.get("body", b""))
+            return message
+
         if int(declared) > limit:
-            await _drain(receive)
+            with suppress(HTTPException):
+                while not ended and received <= MAX_DRAINED_BYTES:
+                    await in_time()
             hint = "Raise COALESCE_MAX_UPLOAD_BYTES." if upload else "Send less, or raise COALESCE_MAX_BODY_BYTES."
             large = TooLarge(
                 msg("the body has {} bytes; the limit is {}", f"{int(declared):,}", f"{limit:,}"), hint=hint
             )
             await reply_for(Request(scope), describe(large))(scope, receive, send)
             return
-        received = 0
-        ended = False
-        began = time.monotonic()
 
         async def counted() -> Message:
-            nonlocal received, ended
-            if ended:
-                return await receive()  # which comes when the client leaves
-            left_s = began + BODY_S + received / LEAST_BYTES_PER_S - time.monotonic()
-            try:
-                message = await asyncio.wait_for(receive(), left_s)
-            except TimeoutError:
-                raise HTTPException(
-                    408, f"the body had {received:,} bytes after {time.monotonic() - began:.0f} s"
-                ) from None
-            ended = not message.get("more_body", False)
-            if message["type"] == "http.request":
-                received += len(message.get("body", b""))
-                if received > limit:
-                    # FastAPI hands on an HTTPException raised while it reads a body, and hides every other error.
-                    raise HTTPException(413, f"the body has more than {limit:,} bytes")
+            message = await in_time()
+            if received > limit:
+                # FastAPI hands on an HTTPException raised while it reads a body, and hides every other error.
+                raise HTTPException(413, f"the body has more than {limit:,} bytes")
             return message
 
         async def read(message: Message) -> None:
             try:
-                await asyncio.wait_for(send(message), READING_S)
+                async with asyncio.timeout(READING_S):
+                    await send(message)
             except TimeoutError:
                 raise ClientDisconnect from None
 
@@ -116,15 +124,6 @@ class BodyLimit:
             await self._app(scope, counted, read)
         except ClientDisconnect:
             logger.info("a client read no more of %s", scope["path"])
-
-
-async def _drain(receive: Receive) -> None:
-    drained = 0
-    while drained <= MAX_DRAINED_BYTES:
-        message = await receive()
-        drained += len(message.get("body", b""))
-        if message["type"] != "http.request" or not message.get("more_body"):
-            return
 
 
 COPY_BYTES = 1024 * 1024

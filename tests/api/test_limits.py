@@ -114,9 +114,10 @@ def test_who_sends_a_body_or_reads_a_reply_too_slowly_is_left(settings, monkeypa
     long = ScriptedGenerator(["word " * 20_000] * 40)
     with running(settings, FakeBuilder(long)) as live:
         place = ("127.0.0.1", int(live.address.rpartition(":")[2]))
-        with socket.create_connection(place, timeout=PATIENCE_S) as silent:
-            silent.sendall(f"{head}Content-Length: 40\r\n\r\n{{".encode())
-            assert silent.recv(4096).startswith(b"HTTP/1.1 408")
+        for length, status in ((40, b"408"), (10**9, b"413")):
+            with socket.create_connection(place, timeout=PATIENCE_S) as silent:
+                silent.sendall(f"{head}Content-Length: {length}\r\n\r\n{{".encode())
+                assert silent.recv(4096).startswith(b"HTTP/1.1 " + status)
         body = json.dumps(QUESTION | {"stream": True, "arm": "base"}).encode()
         with socket.create_connection(place, timeout=PATIENCE_S) as deaf:
             deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
