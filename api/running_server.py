@@ -66,6 +66,15 @@ class RunningServer:
         """What the server keeps at a path; raises the error that it names."""
         return self._call("GET", path)
 
+    def every(self, path: str, name: str) -> list[Any]:
+        """All of a list that the server gives in pages; `name` is its field."""
+        page = self.get(path)
+        items = list(page[name])
+        while page["next_cursor"] is not None:
+            page = self.get(f"{path}?cursor={page['next_cursor']}")
+            items += page[name]
+        return items
+
     def post(self, path: str, body: dict[str, Any]) -> Any:
         """The reply to a call; raises the error that the server names."""
         return self._call("POST", path, body)
@@ -101,7 +110,9 @@ def find_server(settings: CoalesceSettings) -> RunningServer | None:
         with _client(PROBE_TIMEOUT_S) as client:
             reply = client.get(f"{address}/readyz")
             answers = reply.status_code == 200 or reply.json().get("answering", False)
-            return server if answers and client.get(f"{address}/v1/jobs", headers=server._headers).is_success else None
+            return (
+                server if answers and client.get(f"{address}/v1/session", headers=server._headers).is_success else None
+            )
     except (httpx.HTTPError, ValueError, AttributeError):
         return None
 

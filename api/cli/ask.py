@@ -135,7 +135,7 @@ def search(
     filters = _filters(book, chapter, pages)
     console = Console(json_output=json_output)
     if server := find_server(settings):
-        filters = _by_id(filters, server.get("/v1/documents")["documents"] if book else ())
+        filters = _by_id(filters, server.every("/v1/documents", "documents") if book else ())
         found = server.post("/v1/search", {"query": query, "top_k": top_k, "filters": asdict(filters)})
     else:
         with _engine(settings, console, Question(query, top_k=top_k, filters=filters)) as (engine, asked):
@@ -156,7 +156,7 @@ def _answering(settings: CoalesceSettings, console: Console, question: Question,
     from api.running_server import find_server
 
     if server := None if own else find_server(settings):
-        books = server.get("/v1/documents")["documents"] if question.filters.document_ids else ()
+        books = server.every("/v1/documents", "documents") if question.filters.document_ids else ()
         filters = asdict(_by_id(question.filters, books))
 
         def ask_server(asked: Question) -> Iterable[tuple[str, Any]]:

@@ -40,6 +40,17 @@ async function call(method, path, options) {
   return reply.status === 204 ? null : reply.json();
 }
 
+/** All of a list that comes in pages; `name` is its field. */
+async function every(path, name, query) {
+  const items = [];
+  let page = {};
+  do {
+    page = await call("GET", path, { query: { ...query, cursor: page.next_cursor } });
+    items.push(...page[name]);
+  } while (page.next_cursor);
+  return items;
+}
+
 /** An address with what stands in it encoded: at`/v1/jobs/${id}`. */
 const at = (words, ...values) => String.raw({ raw: words }, ...values.map(encodeURIComponent));
 const SESSION = "/v1/session";
@@ -130,7 +141,7 @@ async function* eventsOf(reply) {
 }
 
 // --- books
-export const documents = () => call("GET", "/v1/documents").then((found) => found.documents);
+export const documents = () => every("/v1/documents", "documents");
 export const chapters = (id) => call("GET", at`/v1/documents/${id}/chapters`).then((found) => found.chapters);
 export const pageImage = (id, page, quote) => `${at`/page-image/${id}/${page}.png`}?quote=${encodeURIComponent(quote.slice(0, 600))}`;
 export const contents = (id) => call("GET", at`/v1/documents/${id}/contents`).then((found) => found.parts);
@@ -222,7 +233,7 @@ export const choose = (body) => call("POST", "/v1/choose", { body });
 export const vote = (body) => call("POST", "/v1/votes", { body });
 export const votes = () => call("GET", "/v1/votes");
 export const votesPath = "/v1/compare/votes.jsonl";
-export const reports = () => call("GET", "/v1/reports", { query: { language: language() } }).then((found) => found.reports);
+export const reports = () => every("/v1/reports", "reports", { language: language() });
 export const report = (id) => call("GET", reportPath(id));
 export const reportPath = (id) => at`/v1/reports/${id}`;
 export const reportPagePath = (id, spoken) => `${reportPath(id)}/page?language=${spoken}`;

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from api_fakes import Live, running
 
+from api.running_server import RunningServer
+
 LISTS = {
     "/v1/documents": "documents", "/v1/conversations": "conversations", "/v1/jobs": "jobs", "/v1/exams": "exams",
     "/v1/class-exams": "classes", "/v1/questions": "questions",
@@ -55,6 +57,18 @@ def test_the_pages_of_a_list_are_the_list(full: Live, path: str) -> None:
         )
     for cursor in ("x", "!", "eA", "\u00fc"):
         assert full.client.get(path, params={"cursor": cursor}).status_code in (200, 400)
+
+
+def test_a_command_reads_every_page(full: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    def get(_: RunningServer, path: str) -> Any:
+        return full.client.get(f"{path}{'&' if '?' in path else '?'}limit=1").json()
+
+    monkeypatch.setattr(RunningServer, "get", get)
+    assert (
+        RunningServer(full.address, None).every("/v1/documents", "documents")
+        == (full.get("/v1/documents")["documents"])
+        != []
+    )
 
 
 @pytest.mark.parametrize("gone", [0, 1])
