@@ -276,7 +276,8 @@ def list_questions(
 ) -> None:
     """List the questions on a book with their answers and the sentences that prove them, best first."""
     questions = _questions_on(context, book, None)
-    chosen = [q for q in questions if chapter in (None, q.chapter) and type_ in (None, q.type)][:limit]
+    chosen = [q for q in questions if chapter in (None, q.chapter) and type_ in (None, q.type)]
+    left, chosen = len(chosen) - limit, chosen[:limit]
     lines = []
     for question in chosen:
         state = "accepted" if question.accepted else "" if question.checked else "not checked"
@@ -287,6 +288,8 @@ def list_questions(
         if question.gold and question.gold[0].evidence:
             quote = " ".join(question.gold[0].evidence.split())
             lines.append(textwrap.fill(f"“{quote}”", WIDTH, initial_indent="   ", subsequent_indent="   "))
+    if left > 0:
+        lines += ["", f"{counted(left, 'question')} more: give --limit"]
     Console(json_output=json_output).result(_listing(chosen), lines or ["no question fits"])
 
 

@@ -74,6 +74,7 @@ def test_questions_are_made_listed_edited_dropped_imported_and_asked_one_by_one(
     assert listed[first]["question"] == "What is it?" and second not in listed
     assert "=Nobody." in [question["answer"] for question in listed.values()]
     assert "What is it?" in coalesce.says("questions", "list", "Post")
+    assert f"{len(listed) - 1:,} questions" in coalesce.says("questions", "list", "Post", "--limit", "1")
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     assert [mark["question_id"] for mark in coalesce.gives("quiz", "--book", "Post", "--only", first)["marks"]] == [
         first
