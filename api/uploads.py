@@ -50,7 +50,7 @@ BODY_S = 30.0
 """The longest that a body may take, and a second more for each `LEAST_BYTES_PER_S` of it that have come."""
 LEAST_BYTES_PER_S = 1000
 READING_S = 60.0
-"""The longest that a client may take no more of a reply."""
+"""The longest that a piece of a reply may wait for its client to read those before it."""
 
 
 class BodyLimit:

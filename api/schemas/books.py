@@ -31,7 +31,7 @@ class DocumentOut(WireOut):
 
 
 class DocumentsOut(WireOut):
-    """Every book."""
+    """Books of the library."""
 
     documents: list[DocumentOut]
     next_cursor: str | None = None
@@ -144,7 +144,7 @@ class JobOut(WireOut):
 
 
 class JobsOut(WireOut):
-    """Every job kept."""
+    """Jobs, the newest first."""
 
     jobs: list[JobOut]
     next_cursor: str | None = None
