@@ -134,7 +134,7 @@ class KeyRing:
 
 
 class KeyGuesses:
-    """Bounds the unknown keys that come from one address. A key that was right there before stays let in.
+    """Bounds the unknown keys and cookies that come from one address. A key that was right there before stays let in.
 
     Args:
         clock: a monotonic clock in seconds.
@@ -148,8 +148,14 @@ class KeyGuesses:
         self._right: dict[tuple[str, str], None] = {}
 
     def caller(self, given: bytes, address: str) -> Caller | None:
-        """The caller whose key `given` is; None for an unknown key. Raises RateLimited."""
-        caller = self.keys.by_key(given)
+        """The caller whose key `given` is, in UTF-8; None for an unknown key. Raises RateLimited."""
+        return self._counted(self.keys.by_key(given), address)
+
+    def caller_of_cookie(self, given: bytes, address: str) -> Caller | None:
+        """The same of a cookie: whoever guesses a key can make its cookie."""
+        return self._counted(self.keys.by_cookie(given), address)
+
+    def _counted(self, caller: Caller | None, address: str) -> Caller | None:
         with self._lock:
             if caller is not None and (address, caller.key_digest) in self._right:
                 return caller
@@ -312,7 +318,7 @@ class Guard:
         except CookieError:
             cookies = SimpleCookie()
         cookie = cookies[COOKIE].value if COOKIE in cookies and with_cookie else ""
-        if caller := self._keys.by_cookie(cookie.encode("utf-8", "replace")):
+        if cookie and (caller := self._guesses.caller_of_cookie(cookie.encode("utf-8", "replace"), address)):
             return caller
         given = "no API key was given" if not scheme else "the API key is not known"
         raise NoKey(given, hint="Send `Authorization: Bearer KEY` with a key of the server.")

@@ -189,5 +189,8 @@ def test_who_guesses_keys_is_held_up_and_who_was_let_in_before_is_not(tmp_path, 
         spoofed = [statuses(f"guess-{n}", 1, **{"X-Forwarded-For": f"10.0.0.{n}"})[0] for n in range(9)]
         assert spoofed == [401] * 5 + [429] * 4
         assert live.client.post("/v1/session", json={"key": "guess"}).status_code == 429
+        cookies = [f"{COOKIE}={cookie_value(key)}" for key in ("guess", "second-kéy", "right-key")]
+        made = [live.client.get("/v1/documents", headers={"cookie": one}).status_code for one in cookies]
+        assert made == [429, 429, 200], "a guessed key makes its cookie too"
         assert statuses("second-kéy", 1) == [429], "not even the right one"
         assert statuses("right-key", 20) == [200] * 20
