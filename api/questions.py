@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from api.jobs import Job, JobHandle, JobQueue
@@ -245,16 +247,22 @@ class BookQuestions:
             )
 
     def passages(self, questions: Sequence[BankQuestion]) -> dict[str, str]:
-        """The text that proves each made question, by its id."""
-        books = {question.book for question in questions if question.book and question.gold}
-        known = {document.document_id for document in self._library().documents()}
-        texts = {book: [node.text for node in self._library().nodes_of(book)] for book in books & known}
+        """The text that proves each made question, by its id: of its own section, where one there holds the proof."""
+        library = self._library()
+        named = {question.book for question in questions if question.book and question.gold}
+        texts: dict[str, dict[str, list[str]]] = {}
+        for book in named & {document.document_id for document in library.documents()}:
+            sections = texts.setdefault(book, defaultdict(list))
+            for node in library.nodes_of(book):
+                sections[node.heading_path[-1] if node.heading_path else ""].append(node.text)
         found = {}
         for question in questions:
-            for text in texts.get(question.book, ()):
-                if question.gold and question.gold[0].evidence in text:
-                    found[question.id] = text
-                    break
+            if question.gold and (sections := texts.get(question.book, {})):
+                gold = question.gold[0]
+                for text in chain(sections.get(gold.heading, ()), *sections.values()):
+                    if gold.evidence in text:
+                        found[question.id] = text
+                        break
         return found
 
 
