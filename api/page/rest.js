@@ -186,7 +186,7 @@ export const addQuestionFile = (file) => {
   form.append("file", file);
   return call("POST", "/v1/questions/files", { form });
 };
-export const questions = (document_id, limit) => call("GET", "/v1/questions", { query: { document_id, limit, with_answers: true } }).then((found) => found.questions);
+export const questions = (document_id) => every("/v1/questions", "questions", { document_id, limit: 500, with_answers: true });
 export const changeQuestion = (id, change) => call("PATCH", at`/v1/questions/${id}`, { body: change });
 export const dropQuestion = (id) => call("DELETE", at`/v1/questions/${id}`);
 export const addQuestions = (id, file) => {

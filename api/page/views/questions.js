@@ -8,13 +8,12 @@ import { count, t } from "../texts.js";
 import { StudyHead } from "./study.js";
 
 const LETTERS = "ABCD";
-const MOST = 500;
 
 export function Questions({ site, id }) {
   const book = site.documents.find((one) => one.id === id && !one.sample);
   const [changes, setChanges] = useState(0);
   const [chosen, setChosen] = useState([]);
-  const [found, problem] = useFetched(() => rest.questions(id, MOST), [id, changes]);
+  const [found, problem] = useFetched(() => rest.questions(id), [id, changes]);
   if (!book || site.session.learner || problem?.status === 404) return html`<${Missing} />`;
   const again = () => setChanges((n) => n + 1);
   const start = () => attempt(async () => navigation.go(`study/exam/${(await rest.startExam({ document_ids: [id], question_ids: chosen })).id}`));
