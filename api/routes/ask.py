@@ -145,8 +145,9 @@ async def compare(body: CompareIn, request: Request, services: ServicesDep, call
     if body.stream:
         followed = Followed(written(), body.grace_s)
         comparison_id = uuid.uuid4().hex
+        reply = await _streamed(followed.events(), **{COMPARISON_ID: comparison_id})
         services.answering.keep_comparison(comparison_id, caller.learner, followed)
-        return await _streamed(followed.events(), **{COMPARISON_ID: comparison_id})
+        return reply
     answers = await unless_gone(request, answered())
     return Response(status_code=CLIENT_LEFT) if answers is None else JSONResponse(await kept(answers))
 

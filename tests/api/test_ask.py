@@ -12,6 +12,7 @@ import pytest
 from api_fakes import PATIENCE_S, SAMPLE_ID, WARP, FakeBuilder, Live, running, wait_until
 from fakes import ScriptedGenerator, signals_only
 
+from api import answering
 from indexes.errors import Busy, CoalesceError
 from rag.errors import GenerationFailed
 from rag.evidence import EvidenceJudge
@@ -324,6 +325,13 @@ def test_a_comparison_takes_the_adapter_that_is_named_and_refuses_to_choose_betw
         assert [(answer["arm"], answer["adapter"]) for answer in answers] == [
             (arm, "raft" if "tuned" in arm else None) for arm in arms
         ]
+
+
+def test_a_comparison_that_is_refused_takes_no_place_of_another(shared: Live, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(answering, "COMPARISONS_REMEMBERED", 1)
+    made = shared.client.post("/v1/compare", json=STREAM)
+    assert shared.status("POST", "/v1/compare", STREAM | {"arms": ["tuned"]}) == 409
+    assert shared.status("GET", f"/v1/compare/{made.headers['x-comparison-id']}/events") == 200
 
 
 def test_a_comparison_is_followed_from_its_start_by_who_made_it_and_stopped(live: Live):
