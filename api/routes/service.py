@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import asdict
-from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
@@ -95,36 +94,33 @@ def sign_out(response: Response) -> None:
     response.delete_cookie(COOKIE, httponly=True, samesite="strict")
 
 
-@api_router.get("/jobs", response_model=JobsOut, response_model_exclude_unset=True, responses=error_responses(400, 422))
-def list_jobs(services: ServicesDep, limit: Limit = USUAL_LIMIT, cursor: Cursor = None) -> dict[str, Any]:
+@api_router.get("/jobs", response_model_exclude_unset=True, responses=error_responses(400, 422))
+def list_jobs(services: ServicesDep, limit: Limit = USUAL_LIMIT, cursor: Cursor = None) -> JobsOut:
     """The jobs that are kept, the newest first."""
     shown, more = page_of(services.jobs.list(), lambda job: job.id, limit, cursor)
-    return {"jobs": [_on_the_wire(job) for job in shown], "next_cursor": more}
+    return JobsOut(jobs=[_on_the_wire(job) for job in shown], next_cursor=more)
 
 
-@api_router.get(
-    "/jobs/{job_id}", response_model=JobOut, response_model_exclude_unset=True, responses=error_responses(404)
-)
-def get_job(job_id: str, services: ServicesDep) -> dict[str, Any]:
+@api_router.get("/jobs/{job_id}", response_model_exclude_unset=True, responses=error_responses(404))
+def get_job(job_id: str, services: ServicesDep) -> JobOut:
     """One job as it is now."""
     return _on_the_wire(services.jobs.get(job_id))
 
 
-def _on_the_wire(job: Job) -> dict[str, Any]:
+def _on_the_wire(job: Job) -> JobOut:
     """A job with the parts of its texts, as errors have them."""
     found = asdict(job) | parts_beside(message=job.message)
     if job.error is not None:
         found["error"] = job.error | parts_beside(message=job.error["message"], hint=job.error["hint"])
-    return found
+    return JobOut.model_validate(found)
 
 
-@api_router.delete(
-    "/jobs/{job_id}",
-    response_model=JobOut,
-    response_model_exclude_unset=True,
-    responses=error_responses(403, 404, 409),
-)
-def cancel_job(job_id: str, services: ServicesDep, caller: CallerDep) -> dict[str, Any]:
+def _event(job: Job, name: str) -> ServerSentEvent:
+    return sse(_on_the_wire(job).model_dump(exclude_unset=True), name)
+
+
+@api_router.delete("/jobs/{job_id}", response_model_exclude_unset=True, responses=error_responses(403, 404, 409))
+def cancel_job(job_id: str, services: ServicesDep, caller: CallerDep) -> JobOut:
     """Cancels a queued or running job; a running one stops at its next safe point.
 
     A failed one is forgotten, with those of its kind that failed before it: what it said has been read.
@@ -146,12 +142,12 @@ async def watch_job(job_id: str, services: ServicesDep) -> Response:
 
 async def _watched(job: Job, jobs: JobQueue) -> AsyncIterator[ServerSentEvent]:
     while not job.final:
-        yield sse(_on_the_wire(job), "progress")
+        yield _event(job, "progress")
         seen = job
         while job == seen:
             await asyncio.sleep(POLL_S)
             job = await asyncio.to_thread(jobs.get, job.id)
-    yield sse(_on_the_wire(job), "done")
+    yield _event(job, "done")
 
 
 @api_router.get("/generator", responses=error_responses(503))
