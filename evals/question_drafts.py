@@ -2,8 +2,8 @@
 
 Six kinds: a definition ('What is a warp?'), an abbreviation ('What does SM stand for?'), a name of code, a number or a
 key term left out of a sentence, and a sentence that is true or whose twin with another term is false. Every sentence
-gives what it can: how much a draft promises is its `worth`, by which `evals/made_questions.py` ranks, and nothing is
-thrown away for its looks.
+gives what it can, but for numbers, which one must give that can be understood alone. How much a draft promises is its
+`worth`, by which `evals/made_questions.py` ranks.
 """
 
 from __future__ import annotations
@@ -101,6 +101,7 @@ _NUMBER = re.compile(
     r"(?<![\w.\-–/:,(\[])(?P<number>\d{1,3}(?:,\d{3})+|\d+(?:\.\d+)?)"
     r"(?:[ \-](?P<unit>[A-Za-zµ][\w/]*)|(?P<percent> ?%)|(?![\w.\-–/:]\w)(?!\w))"
 )
+_NAMED = re.compile(r"\b([A-Z]\w*) $")
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +218,11 @@ def _plain(text: str) -> str:
     return " ".join(_MARKS.sub(r"\2", _LINK.sub(r"\1", text)).split())
 
 
+def _without_code(text: str) -> str:
+    """A text with marks in the place of code, as long as before."""
+    return _CODE.sub(lambda code: "`" * len(code[0]), text)
+
+
 def _judged(statement: Statement, words: _Words) -> Statement:
     """The statement with its faults counted."""
     text = _CODE.sub("x", statement.text)
@@ -225,7 +231,6 @@ def _judged(statement: Statement, words: _Words) -> Statement:
     faults += words.is_verb(text.split()[0].lower())  # an order, too
     faults += not _is_whole(text)
     faults += not _USUAL_WORDS[0] <= count_words(text) <= _USUAL_WORDS[1]
-    faults += any(text.count(left) != text.count(right) for left, right in ("()", "“”")) or text.count('"') % 2
     faults += 2 * any(_ASIDE.search(heading) for heading in statement.node.heading_path[-2:])
     return replace(statement, faults=faults)
 
@@ -314,7 +319,7 @@ def _runs(text: str) -> Iterator[tuple[list[str], str]]:
     """Every stretch of content words of a sentence, and the word before it; "" at the sentence's beginning."""
     words: list[str] = []
     before, last_end = "", 0
-    for match in _WORD.finditer(_CODE.sub(lambda code: "`" * len(code[0]), text)):
+    for match in _WORD.finditer(_without_code(text)):
         joined = last_end > 0 and text[last_end : match.start()] == " "
         stop = match[0].lower() in STOP_WORDS
         if words and (stop or not joined):
@@ -357,6 +362,18 @@ def name_class(name: str) -> str:
     if name.endswith("()"):
         return "function"
     return {"@": "decorator", "-": "option"}.get(name[0], "name")
+
+
+def _numbers_of(statement: Statement) -> list[re.Match[str]]:
+    """The numbers of a sentence that can be understood alone: not those in code, nor those that end a name (`EPUB 3`).
+
+    In others most are figures, sections, years of citations: readers found none of nine such questions good.
+    """
+    if statement.faults:
+        return []
+    text = _without_code(statement.text)
+    named = ((match, _NAMED.search(text, 0, match.start())) for match in _NUMBER.finditer(text))
+    return [match for match, name in named if name is None or name[1].lower() in STOP_WORDS]
 
 
 def _number_class(match: re.Match[str]) -> str:
@@ -447,9 +464,8 @@ def _names(statement: Statement) -> Iterator[Draft]:
 
 
 def _numbers(statement: Statement) -> Iterator[Draft]:
-    text = _CODE.sub(lambda code: "`" * len(code[0]), statement.text)
-    numbers = list(_NUMBER.finditer(text))
-    if len(re.findall(r"\d+", text)) == 1 and len(numbers) == 1:
+    numbers = _numbers_of(statement)
+    if len(numbers) == 1 and len(re.findall(r"\d+", _without_code(statement.text))) == 1:
         (match,) = numbers
         worth = _worth(statement, 1.5 + ((match["unit"] or match["percent"] or "in").lower() not in STOP_WORDS), 9.0)
         group = _number_class(match)
@@ -520,8 +536,8 @@ def _cloze(
 def _statement_drafts(statement: Statement, terms: Mapping[str, Term]) -> Iterator[Draft]:
     """The sentence, with a place where its twin has another number or term of the same class."""
     text = statement.text
-    number = _NUMBER.search(_CODE.sub(lambda code: "`" * len(code[0]), text))
-    if number is not None:
+    if numbers := _numbers_of(statement):
+        number = numbers[0]
         place, group, weight = number.span("number"), _number_class(number), 9.0
     elif held := _terms_in(statement, terms):
         weight, place = held[0][0], held[0][1:]
@@ -529,7 +545,7 @@ def _statement_drafts(statement: Statement, terms: Mapping[str, Term]) -> Iterat
     else:
         return
     question = f"True or false? “{text[: place[0]]}{BLANK}{text[place[1] :]}”"
-    worth = _worth(statement, _IS_SUBJECT * (number is not None or _is_subject(text, *place)) - 0.4, weight)
+    worth = _worth(statement, _IS_SUBJECT * (bool(numbers) or _is_subject(text, *place)) - 0.4, weight)
     yield Draft("statement", question, text[slice(*place)], statement, group, (), worth, not statement.faults)
 
 

@@ -149,14 +149,23 @@ def test_what_a_sentence_says_of_a_term_a_name_or_a_number_is_asked(
 )
 def test_a_sentence_that_leans_on_others_or_is_none_is_worth_less_and_does_not_stand_alone(leaning: str) -> None:
     plain = "A porter carries 32 letters of equal weight before noon."
-    drafts = draft_questions([make_node(text, at) for at, text in enumerate((leaning, plain))]).drafts
-    numbers = [draft for draft in drafts if draft.kind == "number"]
-    assert [draft.statement.text for draft in numbers] == [plain, leaning]
-    assert [draft.stands_alone for draft in numbers] == [True, False]
+    texts = (leaning, plain, "Nobody has seen the letters or the weight.")
+    drafts = draft_questions([make_node(text, at) for at, text in enumerate(texts)]).drafts
+    statements = [draft for draft in drafts if draft.kind == "statement" and draft.statement.text != texts[2]]
+    assert [draft.statement.text for draft in statements] == [plain, leaning]
+    assert [draft.stands_alone for draft in statements] == [True, False]
+    assert [draft.statement.text for draft in drafts if draft.kind == "number"] == [plain]
 
 
-def test_a_number_beside_others_is_not_left_out() -> None:
-    drafts = draft_questions([make_node("A careful porter carries 32 letters in 4 bags before noon.", 0)]).drafts
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "A careful porter carries 32 letters in 4 bags before noon.",
+        "A careful porter carries letters for Porter 2 before noon.",
+    ],
+)
+def test_a_number_beside_others_or_at_the_end_of_a_name_is_not_left_out(sentence: str) -> None:
+    drafts = draft_questions([make_node(sentence, 0)]).drafts
     assert "number" not in {draft.kind for draft in drafts}
 
 
