@@ -15,16 +15,15 @@ from functools import lru_cache
 
 from rapidfuzz.distance import OSA
 
-from indexes.words import CJK, STOP_WORDS, stem
+from indexes.words import CARDINALS, CJK, NEGATIONS, NUMBER_WORDS, SCALES, STOP_WORDS, number_value, stem
 from rag.wording import cover
 
-NEGATIONS = frozenset(
-    "not no never none neither nor without cannot cant dont doesnt isnt arent hardly nothing nobody "
-    "prevent prevents prevented stops unable lack lacks lacking fails".split()
+_NEGATIONS = NEGATIONS.union(
+    "cant dont doesnt isnt arent hardly prevent prevents prevented stops unable lack lacks lacking fails".split()
 )
 _KEPT = frozenset("own same before after more most less few first last only once".split())
 """Stop words that a fact may turn on."""
-_LEFT_OUT = STOP_WORDS - _KEPT - NEGATIONS
+_LEFT_OUT = STOP_WORDS - _KEPT - _NEGATIONS
 
 _MARKS = str.maketrans(
     {"‐": "-", "‑": "-", "–": "-", "—": "-", "−": "-", "’": "'", "‘": "'", "²": "^2", "·": "*"}
@@ -37,22 +36,11 @@ _DIGITS = {character: value for value, character in enumerate("零一二三四�
 _COUNTED_CHINESE = re.compile(r"([一二两三四五六七八九十])(?=[个次遍倍条块趟位种步级层]|字节|周期|时钟)")
 _LARGE_CHINESE = {"万": 1e4, "亿": 1e8}
 
-_SMALL = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen"
-).split()
-_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
-_CARDINALS = {word: value for value, word in enumerate(_SMALL)} | {w: 20 + 10 * i for i, w in enumerate(_TENS)}
-_SCALES = {"hundred": 100.0, "thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12}
 _PARTS = {
     "half": 2, "halves": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "eighth": 8, "tenth": 10,
     "sixteenth": 16, "twentieth": 20, "sixty-fourth": 64,
 }  # fmt: skip
 _PART = re.compile(rf"\b(a|an|one|two|three|\d+)[ -]({'|'.join(_PARTS)})s?\b|\b(half|quarter)\b")
-_WRITTEN = re.compile(
-    rf"\b(?:{'|'.join([*_TENS, *reversed(_SMALL), *_SCALES])})(?:(?:[ -]|(?<=hundred) and |(?<=thousand) and )"
-    rf"(?:{'|'.join([*_TENS, *reversed(_SMALL), *_SCALES])}))*\b"
-)
 _FOLD = re.compile(r"\b(\w+)-?fold\b|\b(twice)\b")
 
 _PREFIXES = {
@@ -75,7 +63,7 @@ for _name, _scale in (("", 1.0), ("milli", 1e-3), ("micro", 1e-6), ("nano", 1e-9
     _UNITS |= {f"{_name}{second}": ("second", (_scale,)) for second in ("second", "seconds", "sec")}
 _UNITS |= {"s": ("second", (1.0,)), "ms": ("second", (1e-3,)), "us": ("second", (1e-6,)), "ns": ("second", (1e-9,))}
 _UNITS |= {"μs": ("second", (1e-6,)), "%": ("", (0.01,)), "percent": ("", (0.01,)), "k": ("", (1e3,))}
-_UNITS |= {word: ("", (scale,)) for word, scale in _SCALES.items()}
+_UNITS |= {word: ("", (scale,)) for word, scale in SCALES.items()}
 _UNITS["b"] = ("", (1.0, 1e9))  # bytes or billions
 _NEW_CLAUSE = frozenset("and but with whereas while vs versus than then though instead".split())
 _WORDS_FOR_UNITS = {"ms": "millisecond", "us": "microsecond", "μs": "microsecond", "ns": "nanosecond"}
@@ -195,8 +183,8 @@ def _prepare(text: str) -> str:
     for pattern, plain in _PHRASES:
         text = pattern.sub(plain, text)
     text = _PART.sub(_share, text)
-    text = _FOLD.sub(lambda match: "2" if match[2] else f"{_CARDINALS.get(match[1], match[1])}", text)
-    return _WRITTEN.sub(lambda match: _spelled(match.group()), text)
+    text = _FOLD.sub(lambda match: "2" if match[2] else f"{CARDINALS.get(match[1], match[1])}", text)
+    return NUMBER_WORDS.sub(lambda match: f" {number_value(match[0])} ", text)
 
 
 def _chinese_numbers(text: str) -> str:
@@ -218,20 +206,6 @@ def _share(match: re.Match[str]) -> str:
         return f" 1/{_PARTS[match[3]]} "
     count = {"a": 1, "an": 1, "one": 1, "two": 2, "three": 3}.get(match[1]) or int(match[1])
     return f" {count}/{_PARTS[match[2]]} "
-
-
-def _spelled(words: str) -> str:
-    total = current = 0.0
-    for word in re.split(r"[ -]", words):
-        if word in _CARDINALS:
-            current += _CARDINALS[word]
-        elif word == "hundred":
-            current = (current or 1) * 100
-        elif word in _SCALES:
-            total += (current or 1) * _SCALES[word]
-            current = 0
-    value = total + current
-    return f" {value:.0f} "
 
 
 def _number(written: str, unit: str, clause: int) -> Iterator[Term]:
@@ -258,7 +232,7 @@ def _value(written: str) -> float | None:
 
 def _word(word: str) -> Iterator[str]:
     word = word.strip("_'")
-    if word in NEGATIONS or word.endswith("n't"):
+    if word in _NEGATIONS or word.endswith("n't"):
         yield "not"
         return
     if not word or word in _LEFT_OUT:

@@ -61,6 +61,19 @@ thing things
 """
 STOP_WORDS = frozenset(_STOP_WORDS.split())
 """Words that carry no evidence; `difference`, `example` and the like are question words."""
+NEGATIONS = frozenset("no not never none neither nor nothing nobody nowhere without cannot".split())
+
+_UNDER_20 = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+    "eighteen nineteen"
+).split()
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+CARDINALS = {word: value for value, word in enumerate(_UNDER_20)} | {w: 10 * n for n, w in enumerate(_TENS, 2)}
+SCALES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+_CARDINAL = "|".join((*CARDINALS, *SCALES))
+_AND = "|".join(rf"(?<={scale}) and (?!(?:\w+[ -]){{1,2}}{scale}\b)" for scale in ("hundred", "thousand"))
+NUMBER_WORDS = re.compile(rf"\b(?:{_CARDINAL})(?:(?:[ -]|{_AND})(?:{_CARDINAL}))*\b", re.IGNORECASE)
+"""A number in words, whose value `number_value` gives; 'one hundred and two hundred' are two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +163,19 @@ class TermWeights:
 
     def _weight(self, piece: str) -> float:
         return math.log(1 + self._num_texts / (0.5 + self._frequency[piece]))
+
+
+def number_value(words: str) -> int:
+    """The value of a number in words: `sixty-four`, `two hundred and fifty-six`."""
+    total = current = 0
+    for word in re.findall(r"[a-z]+", words.lower()):
+        if word in CARDINALS:
+            current += CARDINALS[word]
+        elif word == "hundred":
+            current = (current or 1) * 100
+        elif word in SCALES:
+            total, current = total + (current or 1) * SCALES[word], 0
+    return total + current
 
 
 def count_words(text: str) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from indexes.sentences import Span, iter_spans
-from indexes.words import terms_of
+from indexes.words import NEGATIONS, NUMBER_WORDS, number_value, terms_of
 from rag.citations import best_quote, support_of, take_markers
 from rag.generators.extractive import as_markdown, refers_back
 from rag.generators.prompts import says_unknown
@@ -29,27 +29,10 @@ _SAID_AGAIN = 0.5
 """The share of a sentence's words that stand in one below it from which it adds nothing (docs/decisions.md)."""
 _YES_OR_NO = re.compile(r"\W*(?:(?:yes|no)\b|是的|不是)", re.IGNORECASE)
 _VERBATIM = frozenset({"code", "table", "formula"})
-_NEGATION = re.compile(
-    r"\b(?:no|not|never|none|neither|nor|nothing|nobody|nowhere|without|cannot)\b|n['’]t\b|[不没无未非]", re.IGNORECASE
-)
+_NEGATION = re.compile(rf"\b(?:{'|'.join(sorted(NEGATIONS))})\b|n['’]t\b|[不没无未非]", re.IGNORECASE)
 _WHOLE = re.compile(r"[.!?。！？:：][\"'”’)\]}*_`]*$")
 _MAY_END = re.compile(r"[.!?…。！？；\n]")
 _ANNOUNCES = re.compile(r"[:：][\"'”’)\]}*_`]*$")
-
-_UNITS = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen"
-).split()
-_NUMBERS = {word: value for value, word in enumerate(_UNITS)}
-_NUMBERS |= {
-    word: 10 * value
-    for value, word in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split(), start=2)
-}
-_SCALES = {"hundred": 100, "thousand": 1000, "million": 1_000_000, "billion": 1_000_000_000}
-_NUMBER_WORDS = re.compile(
-    rf"\b(?:{'|'.join((*_NUMBERS, *_SCALES))})(?:(?:[ -]|(?<=hundred) and )(?:{'|'.join((*_NUMBERS, *_SCALES))}))*\b",
-    re.IGNORECASE,
-)
 
 
 def supporting_quote(sentence: str, passages: Sequence[Passage], named: Sequence[int] = ()) -> Quoted | None:
@@ -81,20 +64,7 @@ def _negations(text: str) -> int:
 
 def in_digits(text: str) -> str:
     """A text with its numbers in words as digits; 'one' alone is mostly no number."""
-    return _NUMBER_WORDS.sub(lambda match: match[0] if match[0].lower() == "one" else _value(match[0].lower()), text)
-
-
-def _value(said: str) -> str:
-    """The value of a number in words: `sixty-four`, `two hundred and fifty-six`."""
-    total = group = 0
-    for word in re.findall(r"[a-z]+", said):
-        if word in _NUMBERS:
-            group += _NUMBERS[word]
-        elif word == "hundred":
-            group = max(group, 1) * 100
-        elif word in _SCALES:
-            total, group = total + max(group, 1) * _SCALES[word], 0
-    return str(total + group)
+    return NUMBER_WORDS.sub(lambda said: said[0] if said[0].lower() == "one" else str(number_value(said[0])), text)
 
 
 def stands_in(block: str, passages: Sequence[Passage]) -> Quoted | None:

@@ -114,6 +114,8 @@ def test_a_free_text_is_whole_and_only_what_holds_is_marked() -> None:
 def test_numbers_in_words_are_numbers() -> None:
     said = "one of two hundred and fifty-six, Sixty-Four thousand and one thousand, of someone"
     assert in_digits(said) == "one of 256, 64000 and 1000, of someone"
+    said = "between one hundred and two hundred, two thousand and forty-eight, two hundred and fifty-six thousand"
+    assert in_digits(said) == "between 100 and 200, 2048, 256000"
 
 
 # --- the engine
