@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import Column, Connection, Index, Integer, MetaData, Table, Text, delete, func, insert, select, update
 
 from evals.questions import FACT_WORDS, BankQuestion, load_bank, parse_question
-from indexes.database import JsonText, Schema, stored_values
+from indexes.database import JsonText, Schema, json_text, stored_values
 from indexes.errors import Conflict, NotFound
 from indexes.messages import msg
 from indexes.postgres import store_at
@@ -32,6 +32,7 @@ _made = Table(
     Index("made_of", "document_id", "number"),
 )
 QUESTIONS = Schema("questions_1", _TABLES)
+_question_id = json_text(_made.c.question, "id")
 _ACCEPTED, _DROPPED = "accepted", "dropped"
 """In place of the content's digest: a question that stays with any content, and one that does not come back."""
 
@@ -69,9 +70,11 @@ class MadeQuestions:
     def add(self, document: Document, questions: Sequence[BankQuestion]) -> None:
         """Keep questions that a person wrote or changed elsewhere, in place of those with the same ids."""
         ours = [replace(one, id=_own_id(document, one), book=document.document_id, accepted=True) for one in questions]
+        ids = {one.id for one in ours}
+        known = select(_made.c.number, _question_id).where(_made.c.document_id == document.document_id)
         with self._database.writing() as connection:
-            for number, _, question in self._found(connection, document.document_id):
-                if question["id"] in {one.id for one in ours}:
+            for number, known_id in connection.execute(known).all():
+                if known_id in ids:
                     connection.execute(delete(_made).where(_made.c.number == number))
             _insert(connection, document.document_id, _ACCEPTED, ours)
 
@@ -144,19 +147,13 @@ class MadeQuestions:
         return tuple(found)
 
     def _by_id(self, connection: Connection, question_id: str) -> tuple[int, dict[str, Any]]:
-        for number, sha256, question in self._found(connection):
-            if question["id"] == question_id and sha256 != _DROPPED:
-                return number, question
+        wanted = select(_made.c.number, _made.c.question).where(_question_id == question_id, _made.c.sha256 != _DROPPED)
+        if (row := connection.execute(wanted).first()) is not None:
+            return row.number, row.question
         raise NotFound(
             msg("no question made from a book has the id {}", repr(question_id)[:80]),
             hint="list them with GET /v1/questions?document_id=ID",
         )
-
-    def _found(self, connection: Connection, document_id: str | None = None) -> list[tuple[int, str, dict[str, Any]]]:
-        wanted = select(_made.c.number, _made.c.sha256, _made.c.question)
-        if document_id is not None:
-            wanted = wanted.where(_made.c.document_id == document_id)
-        return [(row.number, row.sha256, row.question) for row in connection.execute(wanted)]
 
 
 def _consistent(question: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from evals.made_store import MadeQuestions
 from evals.question_drafts import draft_questions
 from evals.questions import BankQuestion
 from evals.study_guide import GROUPS, guide_markdown, study_guide
-from indexes.errors import Cancelled, Conflict
+from indexes.errors import Cancelled, Conflict, NotFound
 from indexes.types import Section, StoredNode
 from rag.engine import AnswerEngine
 from rag.generators.protocol import GenerationDone, GenerationRequest, TextPiece
@@ -289,6 +289,11 @@ def test_made_questions_go_with_their_book_and_with_its_content(store_place: Pat
     assert store.of(replace(document, sha256="other")) == ()
     store.keep(document, questions[:1])
     assert store.of(document) == questions[:1]
+    changed = store.change(questions[0].id, {"question": "What is it?"})
+    assert store.of(replace(document, sha256="other")) == (changed,)
+    store.drop(changed.id)
+    with pytest.raises(NotFound):
+        store.drop(changed.id)
     store.forget(document.document_id)
     assert store.of(document) == ()
 
