@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from indexes.database import (
@@ -235,10 +235,8 @@ def _ours(error: DBAPIError, shown: str) -> CoalesceError | None:
         hint = "correct user and password in the address"
     elif state == _UNKNOWN_DATABASE or ("database" in told and "does not exist" in told):
         hint = "make it with createdb, or name another"
-    elif not (state.startswith(_GONE) or error.connection_invalidated or (not state and _is_operational(cause))):
+    elif not (
+        state.startswith(_GONE) or error.connection_invalidated or (not state and isinstance(error, OperationalError))
+    ):
         return None  # a fault of the program
     return DatabaseUnavailable(msg("The database at '{}' does not answer: {}", shown, told), hint=hint)
-
-
-def _is_operational(cause: Any) -> bool:
-    return any(kind.__name__ == "OperationalError" for kind in type(cause).__mro__)
