@@ -161,7 +161,7 @@ class BookQuestions:
             if known is None or known[0] != key:
                 titles = {chapter.ordinal: chapter.title for chapter in library.chapters(document_id)}
                 known = self._guides[document_id] = (key, study_guide(library.nodes_of(document_id), titles, made))
-        return known[1] if study is None else without_entries(known[1], study.hides)
+        return known[1] if study is None else without_entries(known[1], study.asked_of_class().rests_on)
 
     def make(self, document_id: str, count: int | None, types: Sequence[str]) -> Job:
         """Queues the job that makes questions from a book, in place of those made before.

@@ -171,7 +171,7 @@ class Study:
         """
         learner = checked_learner(learner)
         pool = self._questions() if questions is None else questions
-        hidden = self._asked_of_class()
+        hidden = self.asked_of_class()
         others = [question for question in pool if question not in hidden]
         if pool and not others:
             raise Conflict("all of these are questions of your class's open exam", hint="hand it in first")
@@ -264,12 +264,8 @@ class Study:
                 "while your class's exam is open, the assistant does not answer", hint="hand in the exam first"
             )
 
-    def hides(self, quote: str) -> bool:
-        """Whether a sentence of a book is what the caller's class is asked now."""
-        return self._asked_of_class().rests_on(quote)
-
-    def _asked_of_class(self) -> Asked:
-        """Those of them that a class is asked: they are not practised meanwhile."""
+    def asked_of_class(self) -> Asked:
+        """Those of them that the caller's class is asked: they are not practised meanwhile."""
         return Asked.of(exam for exam in self._open_exams() if exam.class_id is not None)
 
     def _open_exams(self) -> tuple[StoredExam, ...]:
@@ -277,7 +273,7 @@ class Study:
 
     def _shown(self, exams: Sequence[StoredExam]) -> tuple[StoredExam, ...]:
         """Exams without the marks of questions that the caller's class is asked now."""
-        hidden = self._asked_of_class()
+        hidden = self.asked_of_class()
         return tuple(replace(exam, result=_without(exam, hidden)) if hidden else exam for exam in exams)
 
     def time_left_s(self, exam: StoredExam) -> float:
@@ -321,7 +317,7 @@ class Study:
         """
         exam = self._open_exam(exam_id, learner)
         result = self._mark(exam, _readable_answers(exam, answers), self._clock())
-        return _without(replace(exam, result=result), self._asked_of_class()) or result
+        return _without(replace(exam, result=result), self.asked_of_class()) or result
 
     def decide(self, exam_id: str, question_id: str, share: float, learner: str | None = None) -> Mark:
         """Keeps the caller's own verdict on a mark; the cards are then as if the exam had marked it so.
@@ -348,7 +344,7 @@ class Study:
             )
         if exam.result is None:
             raise Conflict(f"exam {exam.id} is not handed in", hint=f"POST /v1/exams/{exam.id}/answers marks it")
-        if question in self._asked_of_class():
+        if question in self.asked_of_class():
             raise Conflict(f"question {question_id!r} is in your class's open exam", hint="hand it in first")
         if exam.class_id is not None and self._caller is not None:
             return self._store.keep_request(exam, question, share)
@@ -497,7 +493,7 @@ class Study:
         asked = self._questions() if about is None else about
         questions = {question.id: question for question in (*asked, *made) if question.answerable}
         book_of = {question.id: question.book for question in made}
-        hidden = self._asked_of_class().ids
+        hidden = self.asked_of_class().ids
 
         def counts(key: str) -> bool:
             return key not in hidden and (about is None or key in questions)
