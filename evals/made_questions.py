@@ -24,13 +24,13 @@ from evals.made_store import made_id
 from evals.question_drafts import BLANK, MOST_SENTENCES, RULES, Draft, Drafts, draft_questions, points_elsewhere
 from evals.questions import FACT_WORDS, MOST_BY_DEFAULT, NUM_CHOICES, BankQuestion, Gold, QuestionType
 from indexes.embedder import Matrix
-from indexes.errors import Cancelled
+from indexes.errors import Busy, Cancelled
 from indexes.messages import Message, msg
 from indexes.sentences import iter_spans
 from indexes.types import Filters, StoredNode
 from indexes.words import count_words, is_chinese, terms_of
 from rag.engine import AnswerEngine
-from rag.errors import DoesNotFitInMemory, PromptTooLong
+from rag.errors import DoesNotFitInMemory, GenerationFailed, PromptTooLong
 from rag.generators.encoder import EncoderAnswerer
 from rag.generators.protocol import GenerationRequest, Generator, TextPiece
 from rag.query import english_query
@@ -226,8 +226,8 @@ def _reworded(
 
 
 def _ask(generator: Generator, draft: Draft, cancelled: Callable[[], bool]) -> str:
-    """The question that a language model writes for a draft's sentence and answer; blank where it cannot be read, or
-    where the model itself answers it otherwise (Alberti and others, 2019: round-trip consistency)."""
+    """The question that a language model writes for a draft's sentence and answer; blank where none comes that can be
+    read, or where the model itself answers it otherwise (Alberti and others, 2019: round-trip consistency)."""
 
     def written(prompt: str, schema: str = "") -> str:
         request = GenerationRequest(prompt, "base", max_tokens=_WRITTEN_TOKENS, schema=schema, cancelled=cancelled)
@@ -240,7 +240,7 @@ def _ask(generator: Generator, draft: Draft, cancelled: Callable[[], bool]) -> s
         question = str(json.loads(text[text.index("{") : text.rindex("}") + 1])["question"]).strip()
         answer = written(_BACK.format(sentence=said, question=question)) if question else ""
         return question if terms_of(draft.answer).pieces <= terms_of(answer).pieces else ""
-    except (ValueError, KeyError, TypeError, RecursionError, PromptTooLong, DoesNotFitInMemory):
+    except (ValueError, KeyError, TypeError, RecursionError, PromptTooLong, DoesNotFitInMemory, GenerationFailed, Busy):
         return ""
 
 

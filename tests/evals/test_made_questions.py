@@ -22,7 +22,7 @@ from evals.made_store import MadeQuestions
 from evals.question_drafts import draft_questions
 from evals.questions import BankQuestion
 from evals.study_guide import GROUPS, guide_markdown, study_guide
-from indexes.errors import Cancelled, Conflict, NotFound
+from indexes.errors import Busy, Cancelled, Conflict, NotFound
 from indexes.types import Section, StoredNode
 from rag.engine import AnswerEngine
 from rag.generators.protocol import GenerationDone, GenerationRequest, TextPiece
@@ -332,7 +332,7 @@ def test_the_guide_of_a_chapter_with_text_is_never_empty(text: str) -> None:
 
 
 class Writer(ScriptedGenerator):
-    """A model that asks about one sentence, and answers itself: in the book's way, or in another."""
+    """A model that asks about one sentence, and answers itself: in the book's way, in another, or not at all."""
 
     asks = "How many threads does every warp on NVIDIA hardware hold in hardware order?"
 
@@ -341,13 +341,15 @@ class Writer(ScriptedGenerator):
         self.answers = answers
 
     def stream(self, request: GenerationRequest) -> Iterator[TextPiece | GenerationDone]:
+        if not self.answers:
+            raise Busy("others are answered")
         about_warps = "holds 32 threads" in request.question
         asked = json.dumps({"question": self.asks if about_warps else "Which of them?"})
         self.pieces = (asked if request.schema else self.answers,)
         yield from super().stream(request)
 
 
-@pytest.mark.parametrize(("answers", "kept"), [("32 threads", True), ("64", False)])
+@pytest.mark.parametrize(("answers", "kept"), [("32 threads", True), ("64", False), ("", False)])
 def test_a_question_that_a_language_model_wrote_and_answers_as_the_book_does_takes_the_place_of_the_rules_own(
     engine_of: Any, answers: str, kept: bool
 ) -> None:
