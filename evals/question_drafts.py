@@ -90,10 +90,6 @@ _DEFINED = re.compile(
     r" (?P<verb>is|are|means?|refers? to|denotes?)(?: defined as)? "
     r"(?P<what>(?:an?|the|any|one|that|when|how) .{12,240}?)\.?$"
 )
-_CALLED = re.compile(
-    r"(?P<what>.{15,160}?),? (?P<verb>is|are) (?:often |usually |commonly |also )?"
-    r"(?:called|known as|termed|referred to as) (?:an? |the )?[“\"]?(?P<term>[\w\-+/ ]{3,40}?)[”\"]?\.$"
-)
 _ENTRY = re.compile(r"(?P<term>[A-Z`][\w\-+/`() ]{2,45}?)(?: \([^()]{1,30}\))?(?::| [-–—]{1,3}) (?P<what>\S.{20,260})$")
 _SPELT = re.compile(r"\b(?P<long>[A-Za-z]+(?:[ \-][A-Za-z]+){1,6}) \((?P<short>[A-Z][A-Za-z]{1,6}?)(?P<plural>s?)\)")
 _SPELT_AFTER = re.compile(r"\b(?P<short>[A-Z]{2,6})(?P<plural>s?) \((?P<long>[A-Za-z]+(?:[ \-][A-Za-z]+){1,6})\)")
@@ -410,11 +406,7 @@ def _initials(words: Sequence[str]) -> str:
 
 def _definitions(statement: Statement, terms: Mapping[str, Term]) -> Iterator[Draft]:
     text = statement.text
-    if (called := _CALLED.match(text)) and count_words(called["term"]) <= 4:
-        question = f"What {called['verb']} {_in_sentence(called['what'])} called?"
-        worth = _worth(statement, 3.0, _weight(called["term"], terms))
-        yield Draft("definition", question, called["term"], statement, "", (), worth, not statement.faults)
-    elif defined := _DEFINED.match(text):
+    if defined := _DEFINED.match(text):
         term, article, what = defined["term"], defined["article"], defined["what"]
         known = terms.get(term.lower()) or terms.get(term.lower().removesuffix("s"))
         if _starts_idle(term):

@@ -110,8 +110,6 @@ def test_what_passed_every_check_comes_before_what_did_not(engine_of: Any) -> No
     [
         ("A daemon is a patient porter that carries letters.", "definition", "What is a daemon?",
          "a patient porter that carries letters"),
-        ("Letters that nobody reads are called dead letters.", "definition",
-         "What are letters that nobody reads called?", "dead letters"),
         ("Careful porters carry letters to mail daemons (MDs).", "abbreviation", "What do MDs stand for?",
          "mail daemons"),
         ("Random Access Memory (RAM) holds letters.", "abbreviation", "What does RAM stand for?",
