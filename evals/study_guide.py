@@ -84,7 +84,7 @@ def study_guide(
         group, statement = _GROUP_OF.get(draft.kind), draft.statement
         if group is None or not (draft.stands_alone or statement.quote in asked):
             continue
-        term = _subject(draft.question) if draft.kind == "definition" and " " in draft.answer else draft.answer
+        term = _subject(draft.question) if draft.kind == "definition" and not draft.options else draft.answer
         entries = found[statement.node.chapter][group]
         if len(entries) < (MOST_SENTENCES if group == "sentences" else MOST_EACH):
             entry = _entry(term, statement.text, statement.quote, statement.node, asked=statement.quote in asked)

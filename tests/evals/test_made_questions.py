@@ -323,6 +323,12 @@ def test_a_guide_says_in_the_books_own_words_what_each_chapter_defines_counts_an
     )
 
 
+def test_the_guide_has_an_entry_of_a_glossary_under_its_term() -> None:
+    text = "**Shared memory**: Every block has a small store that all of its threads can read and write."
+    (chapter,) = study_guide([make_node(text, 0, heading_path=("B", "Section"))], {})
+    assert [entry.term for entry in chapter.definitions] == ["Shared memory"]
+
+
 @pytest.mark.parametrize("text", ["线程束是一组线程。它们一起执行。", "no sentence", "See above."])
 def test_the_guide_of_a_chapter_with_text_is_never_empty(text: str) -> None:
     (chapter,) = study_guide([make_node(text, 0, heading_path=("B", "Section"))], {})
