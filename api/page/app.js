@@ -70,11 +70,16 @@ function App() {
 
   useEffect(() => {
     rest.signedOut.tell = () => setLocked(true);
-    window.addEventListener("popstate", () => setPlace(here()));
-    navigation.go = (path, { replace = false, quietly = false } = {}) => {
+    const show = () => {
+      setPlace(here());
+      open(); // another tab or a command may have changed the books
+    };
+    window.addEventListener("popstate", show);
+    navigation.go = (path, { replace = false } = {}) => {
       history[replace ? "replaceState" : "pushState"](null, "", BASE + path);
-      setPlace({ ...here(), quietly });
-      if (!replace) window.scrollTo(0, 0);
+      if (replace) return setPlace(here());
+      show();
+      window.scrollTo(0, 0);
     };
     open();
   }, []);
@@ -95,9 +100,8 @@ function App() {
     open();
   };
   const { view, View, values } = place;
-  useEffect(() => {
-    document.title = `${t(view ? `nav.${view}` : "missing.title")} · Coalesce`;
-  });
+  const book = site?.documents.find((one) => one.id === values.id);
+  document.title = `${book ? book.title : t(view ? `nav.${view}` : "missing.title")} · Coalesce`;
   return html`<${Fragment}>
     <a class="skip" href="#main">${t("skip")}</a>
     <${Head} view=${view} site=${site} speak=${speak} paint=${paint} />
@@ -112,10 +116,18 @@ function here() {
   const path = location.pathname.slice(BASE.length);
   for (const [pattern, view, fetchView] of ROUTES) {
     const found = pattern.exec(path);
-    const given = Object.entries(found?.groups || {}).map(([name, value]) => [name, value && decodeURIComponent(value)]);
-    if (found) return { view, View: lazily(pattern, fetchView), values: { ...Object.fromEntries(given), query: location.search } };
+    if (found) return { view, View: lazily(pattern, fetchView), values: { id: decoded(found.groups?.id), query: location.search } };
   }
   return { view: "", values: {} };
+}
+
+/** A part of an address; one that no address of ours can have stays as it is, and nothing is found by it. */
+function decoded(part) {
+  try {
+    return part && decodeURIComponent(part);
+  } catch {
+    return part;
+  }
 }
 
 const lazy = new Map();
@@ -180,8 +192,8 @@ function Waiting({ on }) {
 
 /** Who came to sign in goes on to what they asked for, on this server. */
 function SignedIn({ query }) {
-  const wanted = new URL(new URLSearchParams(query).get("next") || BASE, location.origin);
-  useEffect(() => location.replace(wanted.origin === location.origin ? wanted : BASE), []);
+  const wanted = URL.parse(new URLSearchParams(query).get("next") || BASE, location.origin);
+  useEffect(() => location.replace(wanted?.origin === location.origin ? wanted : BASE), []);
 }
 
 /** Over the view, so that what was typed in it is there afterwards. */

@@ -239,7 +239,7 @@ def test_what_cannot_be_asked_is_said_and_stays_in_the_box(site: Live, open_page
     assert page.locator(".asked").last.evaluate("(element) => getComputedStyle(element).direction") == "rtl"
 
 
-@pytest.mark.parametrize("path", ["/c/nobody", "/nowhere", "/c/a/b"])
+@pytest.mark.parametrize("path", ["/c/nobody", "/nowhere", "/c/a/b", "/book/%zz"])
 def test_an_unknown_address_says_so(open_page: Open, path: str) -> None:
     expect(open_page(path).get_by_role("heading", name="This page does not exist")).to_be_visible()
 

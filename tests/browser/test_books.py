@@ -68,6 +68,16 @@ def test_a_book_is_read_on_from_a_quote_turned_and_searched(site: Live, open_pag
     expect(page.get_by_role("heading", name="This page does not exist")).to_be_visible()
 
 
+def test_a_book_that_came_since_the_books_were_listed_is_opened(site: Live, open_page: Open) -> None:
+    site.shelf.put("a", "Registers are fast.", source="A")
+    page = open_page("/book/a")
+    expect(page.locator(".book-text")).to_contain_text("Registers are fast")
+    site.shelf.put("b", "Blocks make a grid.", source="B")
+    page.evaluate("history.pushState(null, '', '/book/b'); dispatchEvent(new PopStateEvent('popstate'))")
+    expect(page.locator(".book-text")).to_contain_text("Blocks make a grid")
+    expect(page).to_have_title("B · Coalesce")
+
+
 def test_what_was_typed_stays_while_the_server_is_gone_and_after_a_reload(site: Live, open_page: Open) -> None:
     page = open_page("/library", **PHONE, locale="zh-CN")
     page.get_by_text("添加网页或粘贴的文本").click()

@@ -86,6 +86,14 @@ def _faults(page: Page) -> list[str]:
     return found
 
 
+def test_settings_are_shown_while_a_language_model_loads(site: Live, open_page: Open) -> None:
+    page = open_page()
+    loading = {"error": {"type": "not_ready", "message": "", "hint": ""}, "status": "starting", "answering": True}
+    page.route("**/readyz", lambda route: route.fulfill(status=503, json=loading | {"waiting_for": "a step"}))
+    page.goto(f"{site.address}/settings")
+    expect(page.locator(".facts-of-server")).to_contain_text("one book")
+
+
 def test_the_exam_and_its_marks_have_no_serious_fault_of_access(site: Live, open_page: Open) -> None:
     given = site.post("/v1/class-exams", count=2, learners=["Ada"], time_limit_s=60)
     exam = site.post("/v1/exams", count=2, types=["choice", "short"])

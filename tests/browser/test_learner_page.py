@@ -61,7 +61,9 @@ def test_a_key_is_asked_for_over_the_page_and_what_was_typed_stays(page: Page, s
     sign_out(page)
 
 
-@pytest.mark.parametrize("wanted", ["/docs", "//evil.test", "https://evil.test", "/\\evil.test", "javascript:alert(1)"])
+@pytest.mark.parametrize(
+    "wanted", ["/docs", "//evil.test", "https://evil.test", "/\\evil.test", "javascript:alert(1)", "//"]
+)
 def test_who_signs_in_goes_on_to_what_they_asked_for_on_this_server_only(page: Page, school: Live, wanted: str) -> None:
     if wanted == "/docs":
         page.goto(f"{school.address}{wanted}")

@@ -136,6 +136,26 @@ def test_an_exam_handed_in_elsewhere_shows_its_marks(site: Live, open_page: Open
         expect(tab.locator(".result")).to_be_visible()
 
 
+def test_what_was_typed_in_an_exam_stays_where_it_cannot_be_handed_in(site: Live, open_page: Open) -> None:
+    exam, other = (site.post("/v1/exams", count=count, types=["short"]) for count in (2, 1))
+    page = open_page(f"/study/exam/{exam['id']}")
+    page.get_by_role("button", name="Next").click()
+    page.route("**/v1/exams/**", lambda route: route.abort())
+    page.locator(".question textarea").fill("something")
+    page.get_by_role("button", name="Hand in").click()
+    page.locator("dialog").get_by_role("button", name="Hand in").click()
+    expect(page.locator(".toast.bad").last).to_be_visible()
+    page.unroute("**/v1/exams/**")
+    expect(page.locator(".question textarea")).to_have_value("something")
+    page.evaluate(
+        f"history.pushState(null, '', '/study/exam/{other['id']}'); dispatchEvent(new PopStateEvent('popstate'))"
+    )
+    expect(page.locator(".step")).to_have_count(1)
+    expect(page.locator(".question textarea")).to_have_value("")
+    kept = f"/v1/exams/{exam['id']}/draft"
+    wait_until(lambda: list(site.get(kept)["answers"].values()) == ["something"], "the answer was kept")
+
+
 def test_a_teacher_gives_one_exam_to_a_class(site: Live, open_page: Open) -> None:
     teacher = open_page("/study", permissions=["clipboard-read", "clipboard-write"])
     teacher.get_by_label("Choice", exact=True).check()

@@ -21,7 +21,6 @@ export function Book({ site, id, query }) {
 
   const [found, failed] = useFetched(open, [id, query], ({ part, place }) => {
     setPage(Number(asked.page) || part?.sections[place?.section || 0]?.page_start || 1);
-    document.title = `${book.title} · Coalesce`;
   });
   const { parts, part, place } = found || {};
   const problem = failed || found?.problem;

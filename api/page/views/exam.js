@@ -32,10 +32,12 @@ export function Exam({ site, id, query }) {
       else if (named) rest.reader.learner = before; // a teacher looks at marks and stays who they are
     } catch (error) {
       rest.reader.learner = before;
+      if (exam?.id === id) throw error; // what was typed in it stays
       setProblem(error);
     }
   };
   useEffect(() => {
+    setProblem(null);
     look();
   }, [id]);
   if (problem) return problem.status === 404 ? html`<${Missing} />` : html`<${Problem} error=${problem} />`;
@@ -45,7 +47,7 @@ export function Exam({ site, id, query }) {
   });
   return html`<${StudyHead} site=${site} current="exam" changes=${changes} />
     ${exam && (exam.waits ? html`<${Invitation} exam=${exam} onBegin=${begin} />`
-      : exam.result ? html`<${Marks} exam=${exam} onDecided=${look} />` : html`<${Sitting} exam=${exam} draft=${draft} onEnd=${look} />`)}`;
+      : exam.result ? html`<${Marks} exam=${exam} onDecided=${look} />` : html`<${Sitting} key=${exam.id} exam=${exam} draft=${draft} onEnd=${look} />`)}`;
 }
 
 /** An exam whose time begins with a press: a program that looks at the link must not begin it. */

@@ -101,7 +101,8 @@ function Choice({ name, detail, here = false, again = false, label = t("settings
 }
 
 /** What the server tells about itself. */
-function Facts({ site: { running, session } }) {
+function Facts({ site: { documents, running, session } }) {
+  const nodes = documents.reduce((all, one) => all + one.nodes, 0);
   const facts = [
     ["generator", either(`generator.${running.generator}`, running.generator)],
     ["model", running.generator !== "extractive" && running.model],
@@ -110,7 +111,7 @@ function Facts({ site: { running, session } }) {
     ["arms", running.arms?.map((arm) => t(`arm.${arm}`)).join(", ")],
     ["embedder", running.embedder],
     ["faiss", either(`faiss.${running.faiss_device}`, running.faiss_device)],
-    ["books", [count("library.books_count", running.documents), count("library.nodes", running.nodes)].join(t("page.join"))],
+    ["books", [count("library.books_count", documents.length), count("library.nodes", nodes)].join(t("page.join"))],
     ["home", session.home],
     ["address", location.origin],
     ["keys", t(session.asks_for_keys ? "settings.with_key" : "settings.without_key")],
