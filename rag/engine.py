@@ -71,6 +71,7 @@ from rag.types import (
     Quoted,
     QuotesFound,
     SearchableLibrary,
+    TalkKind,
     TextDelta,
     Thinking,
     Timings,
@@ -120,13 +121,14 @@ class _Prepared:
     Attributes:
         judged: what the search is worth; None where nothing was searched.
         notes: sentences beside the answer, in the order in which they are read.
-        said: the answer, where no generator has to write it.
+        said: the answer, where no generator has to write it; talk: to which kind of message.
     """
 
     request: GenerationRequest
     judged: Judgement | None = None
     notes: list[str] = field(default_factory=list)
     said: str = ""
+    talk: TalkKind | None = None
 
     @property
     def note(self) -> str | None:
@@ -305,6 +307,7 @@ class AnswerEngine:
             filters=question.filters,
             written=done.written,
             quotes=quotes,
+            talk=prepared.talk,
         )
         yield AnswerDone(self._kept(answer, question) if keep else answer)
 
@@ -528,7 +531,7 @@ class AnswerEngine:
             query = replace(understand(last.question, self.library, last.filters), chinese=request.chinese)
             return _Prepared(replace(request, query=query, passages=last.passages))
         chinese = request.chinese or any(asks_in_chinese(turn.question) for turn in request.turns)
-        return _Prepared(request, said=reply_to(kind, self.library, chinese=chinese))
+        return _Prepared(request, said=reply_to(kind, self.library, chinese=chinese), talk=kind)
 
     @property
     def _has_model(self) -> bool:

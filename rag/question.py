@@ -18,7 +18,7 @@ from indexes.messages import msg
 from indexes.types import Document, Filters
 from indexes.words import is_chinese, terms_of
 from rag.errors import ArmUnavailable
-from rag.types import ARMS, TUNED_ARMS, Arm, Question, SearchableLibrary, Turn
+from rag.types import ARMS, TUNED_ARMS, Arm, Question, SearchableLibrary, TalkKind, Turn
 from rag.wording import translate_terms
 
 MOST_CHARACTERS = 20_000
@@ -168,9 +168,6 @@ def choose_adapter(arm: Arm, named: str | None, known: Sequence[str]) -> str | N
 
 # --- messages: a question, or talk
 
-TalkKind: TypeAlias = Literal["greeting", "thanks", "about", "rewrite"]
-"""`about`: who answers, and what it can do. `rewrite`: the last answer in other words, shorter, with an example."""
-
 _AROUND = " ,.;:!?~…，。！？；：、()\"'“”"
 _FENCED = re.compile(r"```[^\n`]*\n(.*?)(?:```|\Z)", re.DOTALL)
 _CLAUSE = re.compile(r"[,.;!，。；！]+\s*")
@@ -183,6 +180,8 @@ _TALK: dict[TalkKind, str] = {
     "about": r"(?:who|what) are you|what(?:'s| is) (?:your name|coalesce|this)|what can (?:you|i) (?:do|ask)"
     r"|help(?: me)?|are you (?:an? )?(?:ai|bot|robot|human|llm|language model|chatgpt)"
     r"|(?:你|您)是谁|你叫什么(?:名字)?|(?:你|您)(?:能|会|可以)(?:做|干)(?:什么|啥)|怎么用|帮助",
+    "exam": r"(?:please )?(?:quiz|test|examine) me(?: (?:on|about) .+)?(?: please)?"
+    r"|请?(?:(?:考|测试|测验)(?:一?考|一下)?我|(?:给我)?出(?:几道|些)?题(?:考我)?)(?:吧|一下)?",
 }
 _WISHES = frozenset(
     "short shorter brief briefly concise simple simpler simply easier plain plainly summary summarise summarize "
@@ -212,6 +211,10 @@ _REPLIES: dict[TalkKind, tuple[str, str]] = {
         "I am Coalesce. I answer questions from the books in the library ({books}) and show the quote behind every "
         "sentence. You can ask on: 'why?', 'and on AMD?', 'show me the code'.",
         "我是 Coalesce，根据书库中的书（{books}）回答问题，每句话都附上原文。您可以追问：“为什么？”、“看看代码”。",
+    ),
+    "exam": (
+        "Exams are under Study: choose a book and its chapters, and every mark comes with the passage that proves it.",
+        "考试在“学习”里：选择书和章节，每个评分都附有证明它的段落。",
     ),
     "rewrite": (
         "Rewording, summaries and examples need a language model (see Settings); without one, answers are the books' "

@@ -25,6 +25,9 @@ Answers: TypeAlias = Literal["both", "free", "quotes", "unchecked"]
 """Of a language model's answers: the written sentences that hold, above the books' own; the written text alone, each
 sentence checked; the books' own sentences alone; the written text as it comes, for measuring."""
 Finish: TypeAlias = Literal["stop", "length"]
+TalkKind: TypeAlias = Literal["greeting", "thanks", "about", "exam", "rewrite"]
+"""A message that is no question for the books. `about`: who answers, and what it can do. `exam`: the reader wants to be
+asked. `rewrite`: the last answer in other words, shorter, with an example."""
 
 
 class SearchableLibrary(Protocol):
@@ -287,6 +290,7 @@ class Answer:
         filters: what the question was restricted to.
         written: a sentence of a language model is in the answer.
         quotes: the books' own sentences with which the answer ends, where a language model may write above them.
+        talk: what was said, where it was no question for the books.
     """
 
     id: str
@@ -310,6 +314,7 @@ class Answer:
     filters: Filters = field(default_factory=Filters)
     written: bool = False
     quotes: str = ""
+    talk: TalkKind | None = None
 
     @property
     def name(self) -> str:

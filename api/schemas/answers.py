@@ -21,6 +21,7 @@ from rag.types import (
     PassagesFound,
     QuotesFound,
     Searched,
+    TalkKind,
     TextDelta,
     Thinking,
     Timings,
@@ -212,7 +213,7 @@ class AnswerOut(WireOut):
 
     `evidence` is null where nothing was searched; `note` is what a reader should know beside the answer. `written`: a
     sentence of a language model is in it; then it ends with `quotes`, the books' own sentences, unless those were not
-    wanted.
+    wanted. `talk`: what was said, where it was no question for the books.
     """
 
     id: str
@@ -235,6 +236,7 @@ class AnswerOut(WireOut):
     tokens_per_s: float
     peak_memory_bytes: int
     filters: Filters
+    talk: TalkKind | None
 
 
 class AnswersOut(WireOut):

@@ -31,10 +31,11 @@ TALK = {
         "simpler please|in Chinese please|give me an example|短一点|一句话总结|用中文|说简单点|"
         "举个例子|总结第三章"
     ),
+    "exam": "quiz me|Please test me on chapter 5.|examine me about warps please|考考我|请给我出几道题吧|考我",
     None: (
         "why?|and on AMD?|什么是线程束|thanks, and what is a warp?|hi, what is a warp?|show the code for a stencil|"
         "give me an example of a stencil|what is a summary statistic|translate cudaMemcpy to HIP|"
-        "what is short-circuit evaluation|Explain warps in simple words|是否需要简单的核函数|warp|5|???"
+        "what is short-circuit evaluation|how do I test my kernel|what does test mean|如何测试核函数|Explain warps in simple words|是否需要简单的核函数|warp|5|???"
     ),
 }
 

@@ -1,4 +1,5 @@
 // One question and its answer: the text as it is written, its sources, and what can be done with it.
+import { BASE } from "../address.js";
 import { Button, CopyButton, Problem, attempt, toast } from "../controls.js";
 import { html, useFetched, useMemo, useState } from "../html.js";
 import { draw } from "../markdown.js";
@@ -12,6 +13,11 @@ const MOST_ON_A_CARD = 20_000;
 /** Between what a model wrote and the books' own sentences. */
 const DIVIDER = "\n\n---\n\n";
 
+/** Where a reader who wants to be asked finds an exam: on the one book that was chosen, where there is one. */
+export function examPath({ filters: { document_ids: books } }) {
+  return `${BASE}study${books.length === 1 ? `?book=${encodeURIComponent(books[0])}` : ""}`;
+}
+
 export function Turn({ turn, last, site, ask, edit, openSource }) {
   const { question, answer, running } = turn;
   const passages = answer ? answer.passages : turn.passages;
@@ -20,6 +26,7 @@ export function Turn({ turn, last, site, ask, edit, openSource }) {
   return html`<article class="turn" aria-busy=${running ? "true" : undefined}>
     <${Asked} question=${question} />
     <${Written} turn=${turn} text=${text} elements=${elements} />
+    ${answer?.talk === "exam" && html`<a class="button" href=${examPath(answer)}>${t("library.exam")}</a>`}
     ${answer?.usage.finish === "length" && html`<p class="note" role="note">${t("ask.cut_off")}</p>`}
     ${answer && html`<div class="answer-notes">
       ${answer.refused && passages.length > 0 && html`<${Nearest} answer=${answer} ask=${ask} open=${open} />`}

@@ -4,7 +4,7 @@ import { Button, Empty, Missing, Problem, attempt, useKeys } from "../controls.j
 import { html, useEffect, useRef, useState } from "../html.js";
 import * as rest from "../rest.js";
 import { count, t } from "../texts.js";
-import { Suggestions, Turn } from "./answer.js";
+import { Suggestions, Turn, examPath } from "./answer.js";
 import { Conversations } from "./conversations.js";
 import { Filters, filtersFrom, filtersToSend } from "./filters.js";
 import { Source, useSource } from "./source.js";
@@ -136,6 +136,7 @@ export function Ask({ site, id }) {
           setTurns((all) => all.filter((turn) => turn.key !== old).map((turn) => (turn.key === key ? { key: data.id, question, answer: data } : turn)));
           setStatus(count("ask.finished", new Set(data.citations.map((one) => one.marker)).size));
           setAsked((n) => n + 1);
+          if (data.talk === "exam") navigation.go(examPath(data).slice(BASE.length));
         }
       }
     } catch (error) {
