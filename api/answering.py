@@ -25,7 +25,7 @@ from api.metrics import Metrics
 from api.schemas.answers import Pick
 from api.settings import CoalesceSettings
 from api.streaming import Followed
-from indexes.errors import Busy, Cancelled, InvalidInput, NotFound
+from indexes.errors import Busy, Cancelled, CoalesceError, InvalidInput, NotFound
 from indexes.messages import msg
 from rag.errors import ArmUnavailable
 from rag.types import (
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 IsCancelled = Callable[[], bool]
 MAX_CLIENTS_REMEMBERED = 10_000
+STOPPING_RETRY_S = 10.0
 RUNS_REMEMBERED = 500
 """Newest runs that can be followed again."""
 COMPARISONS_REMEMBERED = 50
@@ -214,9 +215,11 @@ class AnswerRun:
         """The id of the answer, known before it is written."""
         return self.question.answer_id or ""
 
-    def stop(self) -> None:
-        """Stops the generator; what is written stays."""
+    def stop(self, error: CoalesceError | None = None) -> None:
+        """Stops the generator; what is written stays. With an error, clients get it at once."""
         self._gone.set()
+        if error is not None:
+            self._end(error)
 
     async def follow(self) -> AsyncGenerator[None]:
         """Yields at every change until the end; several changes may come as one."""
@@ -290,9 +293,10 @@ class AnswerRun:
         self._notify()
 
     def _end(self, error: BaseException | None) -> None:
-        self.error = error
-        self.ended = True
-        self._notify()
+        if not self.ended:
+            self.error = error
+            self.ended = True
+            self._notify()
 
     def _notify(self) -> None:
         self._version += 1
@@ -499,6 +503,11 @@ class Answering:
                 self._when_unused[id(engine)] = act
                 return
         act()
+
+    def stop_all(self) -> None:
+        """Stops every answer in work and tells its clients; on the event loop."""
+        for run in list(self._runs.values()):
+            run.stop(Busy("the server is stopping", hint="Ask again in a moment.", retry_after_s=STOPPING_RETRY_S))
 
     def close(self) -> None:
         """Takes no more; answers in work run to their end or until their clients leave."""

@@ -107,9 +107,10 @@ HTTP_ERRORS: dict[int, tuple[str, str]] = {
     400: ("invalid_input", "See /docs for what this call takes."),
     404: ("not_found", "See /docs for the calls that exist."),
     405: ("method_not_allowed", "See /docs for the methods of this path."),
-    408: ("too_slow", "Send the body without pauses."),
+    408: ("too_slow", "Send it without pauses."),
     413: ("too_large", "Send less."),
     415: ("unsupported_format", "See /docs for what this call takes."),
+    431: ("too_large", "Send less."),
 }
 UNKNOWN_ERRORS = (
     ArithmeticError,

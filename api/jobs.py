@@ -66,6 +66,14 @@ KEPT_JOBS = 1000
 JOBS_FILE = "jobs.sqlite3"
 OWNER_LOCK = "jobs.lock"
 """A file of the home that its first server holds."""
+INTERRUPTED = {
+    "message": "interrupted",
+    "error": {
+        "type": "interrupted",
+        "message": "the server stopped before the job was done; nothing of it was kept",
+        "hint": "Start it again.",
+    },
+}
 SIDE_BY_SIDE = frozenset({"add", "renew"})
 """Kinds of jobs that may run beside each other: they read in processes of their own, and store one after the other."""
 
@@ -271,6 +279,8 @@ class JobQueue:
         self._store.save(job)
         handle = JobHandle(lambda done, total, message: self._progress(job.id, done, total, message))
         with self._turns:
+            if self._closed:
+                handle.cancel()
             self._live[job.id] = live = _Live(job, handle, work, undo)
             self._waiting.append(live)
             self._turns.notify_all()
@@ -342,13 +352,17 @@ class JobQueue:
         """Forgets the jobs that ended before a moment."""
         self._store.forget_before(moment)
 
-    def close(self) -> None:
-        """Cancels what is left and stops the threads."""
+    def stop(self) -> None:
+        """Begins no job more, and stops those that run at their next safe point."""
         with self._turns:
             self._closed = True
             for live in self._live.values():
                 live.handle.cancel()
             self._turns.notify_all()
+
+    def close(self) -> None:
+        """Stops the jobs, waits for their threads, and lets the file go."""
+        self.stop()
         deadline = time.monotonic() + STOP_TIMEOUT_S
         for thread in self._threads:
             if thread.is_alive():
@@ -367,12 +381,7 @@ class JobQueue:
             return
         for job in jobs:
             if not job.final:
-                error = {
-                    "type": "interrupted",
-                    "message": "the server stopped before the job was done; nothing of it was kept",
-                    "hint": "Start it again.",
-                }
-                self._store.save(job.changed(state="failed", message="interrupted", error=error))
+                self._store.save(job.changed(state="failed", **INTERRUPTED))
 
     def _run_all(self) -> None:
         while (live := self._next()) is not None:
@@ -405,6 +414,8 @@ class JobQueue:
                 raise Cancelled("cancelled before it began")
             message = live.work(live.handle)
         except Cancelled as stopped:
+            if self._closed:
+                return live.job.changed(state="failed", **INTERRUPTED)
             return live.job.changed(state="cancelled", message=stopped.message)
         except Exception as error:  # a failed job must not stop the queue; it keeps its error
             reply = describe(error)

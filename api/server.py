@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import gc
+import json
+import os
 import signal
 import socket
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -16,10 +21,12 @@ from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse
 from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
+from sse_starlette.sse import AppStatus
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from api.answering import BusyGate
 from api.console import Console
-from api.errors import PortInUse, install_handlers
+from api.errors import HTTP_ERRORS, ErrorReply, PortInUse, install_handlers
 from api.metrics import RequestMeter
 from api.openapi import document
 from api.page_files import ICON_PATH, hashes, page_or
@@ -28,7 +35,7 @@ from api.running_server import announce, withdraw
 from api.security import DOCS_POLICY, Guard, SafeHeaders, check_bind
 from api.services import Preparation, Services, check_home
 from api.settings import CoalesceSettings, program_version
-from api.uploads import BodyLimit
+from api.uploads import BODY_S, BodyLimit
 from indexes.errors import InvalidInput
 
 ROUTERS = (
@@ -49,8 +56,15 @@ as the page does. Jobs have the same."""
 BEARER = HTTPBearer(auto_error=False, description="An API key, where the server asks for one.")
 """Names the scheme in `/openapi.json`; `Guard` checks the key before any route."""
 
-GRACE_S = 3
-"""How long open streams may take to end after Ctrl-C."""
+HEAD_S = 10.0
+"""The longest that the headers of a call may take to come."""
+MOST_HEAD_BYTES = 64 * 1024
+ANSWERS_END_S = 5
+"""How long answers in work may take to end after Ctrl-C or SIGTERM; then their clients are told that they do not."""
+GRACE_S = ANSWERS_END_S + 1
+"""How long replies may take to be sent by then."""
+STOPPED_S = 15.0
+"""The process ends by then, whatever is still in work: every call is one transaction."""
 
 
 def run_server(settings: CoalesceSettings, console: Console) -> None:
@@ -65,7 +79,7 @@ def run_server(settings: CoalesceSettings, console: Console) -> None:
     listener = take_port(settings)
     address = _address(settings, listener.getsockname()[1])
     console.say(f"Coalesce uses the home {settings.home} and answers on {address} when it is ready")
-    server: uvicorn.Server
+    server: StoppingServer
     told: list[bool] = []
 
     def report(preparation: Preparation) -> None:
@@ -84,7 +98,7 @@ def run_server(settings: CoalesceSettings, console: Console) -> None:
 
     services = Services(settings, listener=report)
     services.generators.own_port = listener.getsockname()[1]
-    server = uvicorn.Server(server_config(create_app(services), settings, timeout_graceful_shutdown=GRACE_S))
+    server = StoppingServer(services)
     # uvicorn raises the signals it caught once more when it has stopped; by then there is nothing left to stop.
     signal.signal(signal.SIGTERM, lambda *_: None)
     try:
@@ -98,10 +112,105 @@ def run_server(settings: CoalesceSettings, console: Console) -> None:
         raise services.preparation.error
 
 
+class StoppingServer(uvicorn.Server):
+    """Takes no more calls when it is told to stop, stops jobs at their next step, and lets answers end."""
+
+    def __init__(self, services: Services) -> None:
+        config = server_config(create_app(services), services.settings, timeout_graceful_shutdown=GRACE_S)
+        super().__init__(config)
+        self._services = services
+        AppStatus.enable_automatic_graceful_drain = False  # it would cut every stream at once
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begins to stop, and ends the process after `STOPPED_S` whatever happens."""
+        last = threading.Timer(STOPPED_S, os._exit, (0,))
+        last.daemon = True
+        last.start()
+        super().handle_exit(sig, frame)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stops jobs and lets answers end."""
+        self._services.jobs.stop()
+        asyncio.get_running_loop().call_later(ANSWERS_END_S, self._services.answering.stop_all)
+        await super().shutdown(sockets)
+
+
+class HeadLimit(HttpToolsProtocol):
+    """Leaves who sends the headers of a call too slowly, or no end of them, and refuses what is no HTTP in our form."""
+
+    _in_head = False
+    _head_bytes = 0
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
+        """Expects a call."""
+        super().connection_made(transport)
+        self._expect_head(HEAD_S)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Expects nothing more."""
+        self._expect_none()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Counts what is wholly within headers."""
+        began_in_head = self._in_head
+        super().data_received(data)
+        if began_in_head and self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > MOST_HEAD_BYTES:
+                self._refuse(431, f"the headers have more than {MOST_HEAD_BYTES:,} bytes")
+
+    def on_message_begin(self) -> None:
+        """Begins to count."""
+        self._in_head, self._head_bytes = True, 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """Lets the call take its time."""
+        self._in_head = False
+        self._expect_none()
+        super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        """Expects the next call; the body of one that was answered early may come first."""
+        if not self.pipeline:
+            self._expect_head(BODY_S if self.cycle.more_body else HEAD_S)
+        super().on_response_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """What uvicorn answers to bytes that are no HTTP."""
+        self._refuse(400, msg)
+
+    def _expect_head(self, within_s: float) -> None:
+        self._expect_none()
+        self._late = self.loop.call_later(within_s, self._leave)
+
+    def _expect_none(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+    def _leave(self) -> None:
+        if self._in_head:
+            self._refuse(408, "the headers did not come in time")
+        self.transport.close()
+
+    def _refuse(self, status: int, message: str) -> None:
+        if self.transport.is_closing():
+            return
+        kind, hint = HTTP_ERRORS[status]
+        body = json.dumps(ErrorReply(status, kind, message, hint).body).encode()
+        head = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()
+        self.transport.write(STATUS_LINE[status] + head + body)
+        self.transport.close()
+
+
 def server_config(app: FastAPI, settings: CoalesceSettings, **more: Any) -> uvicorn.Config:
     """How the application is served."""
     return uvicorn.Config(
         app,
+        http=HeadLimit,
         log_level="warning",
         access_log=False,
         lifespan="on",

@@ -15,11 +15,10 @@ from typing import Any
 from weakref import finalize
 
 import httpx
-import uvicorn
 from fakes import HashEncoder, ScriptedGenerator, put_book, signals_only
 from waiting import PATIENCE_S, wait_until
 
-from api.server import create_app, server_config
+from api.server import StoppingServer
 from api.services import Services
 from api.settings import CoalesceSettings
 from indexes.catalog import open_catalog
@@ -199,7 +198,7 @@ class Live:
         return job
 
 
-class _Server(uvicorn.Server):
+class _Server(StoppingServer):
     """Ends within a hundredth of a second: tests start and end one server after another."""
 
     async def main_loop(self) -> None:
@@ -215,11 +214,12 @@ _ROUTES: list[Any] = []
 @contextmanager
 def serving(services: Services) -> Iterator[str]:
     """The address of a server over `services`, in a thread of this process."""
-    app = create_app(services)
+    server = _Server(services)
+    server.config.port, server.config.timeout_graceful_shutdown = 0, 1
+    routes = server.config.app.router.routes
     if not _ROUTES:
-        _ROUTES.extend(app.router.routes)
-    app.router.routes[:] = _ROUTES
-    server = _Server(server_config(app, services.settings, port=0, timeout_graceful_shutdown=1))
+        _ROUTES.extend(routes)
+    routes[:] = _ROUTES
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     wait_until(lambda: server.started, "the server started")

@@ -150,8 +150,7 @@ LIMITS = (
     "",
     "- A disk that lies about what it has written, and a file system without locks (some network shares).",
     "- A key of `COALESCE_API_KEYS` may do everything. Without keys, so may whoever reaches the port.",
-    "- A client that sends its headers one by one holds a connection, not a thread: put a reverse proxy in front.",
-    "- After SIGTERM, answers in work have three seconds to end.",
+    "- After SIGTERM, answers in work have five seconds to end; then their clients are told to ask again.",
     "- Search and quotes share the processor's cores: with more at once each takes longer, up to the 503.",
 )
 

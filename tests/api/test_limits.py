@@ -7,16 +7,19 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import httpx
 import pytest
 from api_fakes import PATIENCE_S, FakeBuilder, running, wait_until
 from fakes import ScriptedGenerator
 
-from api import uploads
+from api import server, uploads
 from api.answering import RateLimit
 from api.errors import RateLimited
+from api.jobs import JobHandle
 from evals.bench.clients import bench_server
+from indexes.errors import Cancelled
 
 QUESTION = {"question": "What is a warp?"}
 
@@ -125,3 +128,51 @@ def test_who_sends_a_body_or_reads_a_reply_too_slowly_is_left(settings, monkeypa
             done = 'route="/v1/ask",status="200"'
             wait_until(lambda: done in live.client.get("/metrics").text, "it is left")
         assert live.client.post("/v1/ask", json=QUESTION | {"arm": "base"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("head", "more", "left"),
+    [
+        (b"", b"", b""),
+        (b"GET /healthz HTTP/1.1\r\nHost: 12", b"", b"HTTP/1.1 408"),
+        (b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", b"\r\n", b"HTTP/1.1 200"),
+        (b"GET /healthz HTTP/1.1\r\nA: ", b"a" * 2**19, b"HTTP/1.1 431"),
+        (b"\0\r\n\r\n", b"", b"HTTP/1.1 400"),
+    ],
+    ids=["no call", "half its headers", "half the next", "no end of headers", "no HTTP"],
+)
+def test_who_sends_no_whole_headers_is_left(shared, monkeypatch, head, more, left):
+    monkeypatch.setattr(server, "HEAD_S", 0.3)
+    with socket.create_connection(("127.0.0.1", int(shared.address.rpartition(":")[2])), PATIENCE_S) as client:
+        client.sendall(head)
+        reply = client.recv(4096) if left.endswith(b"200") else b""
+        with suppress(OSError):
+            client.sendall(more)
+        with suppress(ConnectionResetError):
+            while piece := client.recv(4096):
+                reply += piece
+    assert reply.startswith(left)
+
+
+def test_a_server_that_stops_lets_answers_end_and_says_so_of_those_that_do_not(settings, monkeypatch):
+    monkeypatch.setattr(server, "ANSWERS_END_S", 0.5)
+    go_on, held = threading.Event(), threading.Event()
+
+    def work(handle: JobHandle) -> str:
+        wait_until(handle.cancelled, "the job stops")
+        raise Cancelled("as asked")
+
+    generator = ScriptedGenerator(before_piece=lambda index: held.set() or (go_on.wait(PATIENCE_S) and None))
+    one_at_once = settings.model_copy(update={"answer_threads": 1})
+    with ThreadPoolExecutor(3) as pool:
+        with running(one_at_once, FakeBuilder(generator)) as live:
+            job = live.services.jobs.submit("add", work)
+            asked = [pool.submit(httpx.post, f"{live.address}/v1/ask", json=QUESTION | {"stream": True}, timeout=60)]
+            held.wait(PATIENCE_S)
+            asked += [pool.submit(httpx.post, f"{live.address}/v1/ask", json=QUESTION, timeout=60) for _ in range(2)]
+            wait_until(lambda: live.services.answering.limit.inside == 3, "three are inside")
+        go_on.set()
+        stream, *waiting = [each.result() for each in asked]
+    assert stream.text.count("event: error") == 1 and "is stopping" in stream.text
+    assert [(reply.status_code, "retry-after" in reply.headers) for reply in waiting] == [(503, True)] * 2
+    assert live.services.jobs.get(job.id).error["type"] == "interrupted"
