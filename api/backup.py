@@ -29,6 +29,7 @@ from indexes.database import MEND, Schema, copy_together, damage, later_version
 from indexes.disk import disk_error, disk_errors
 from indexes.errors import Conflict, IndexCorrupt, IndexMissing, InvalidInput, NotFound, StorageFull
 from indexes.messages import msg
+from indexes.postgres import shown_url
 
 MANIFEST = "manifest.json"
 FORMAT = "coalesce-backup"
@@ -40,6 +41,8 @@ LEFT_OUT = ("models", "locks", "server.json", "digests.json", "vector_store.json
 """Names in the home that no backup has; of models, see `write_backup`."""
 ENDINGS_LEFT_OUT = (".sqlite3", ".sqlite3-wal", ".sqlite3-shm", ".lock", ".faiss", ".part")
 """Databases are copied by SQLite itself."""
+BESIDE_A_DATABASE = ("uploads", "questions", "reports", "adapters", "coalesce.toml")
+"""What of a home is in no database, and can neither be fetched nor made again."""
 STORED = (".pdf", ".epub", ".docx", ".zip", ".png", ".jpg", ".safetensors", ".gguf")
 """Files that are compressed already."""
 
@@ -76,6 +79,7 @@ def write_backup(settings: CoalesceSettings, target: Path, *, models: bool = Fal
         models: fetched models too.
 
     Raises:
+        InvalidInput: a database keeps what the home would.
         IndexMissing: there is no home yet.
         Conflict: the file exists.
         InvalidInput: the file would lie in the home, where what it saves may be lost with it.
@@ -83,6 +87,13 @@ def write_backup(settings: CoalesceSettings, target: Path, *, models: bool = Fal
         StorageFull, HomeNotWritable, Busy: nothing is written.
     """
     home, target = settings.home, target.expanduser().absolute()
+    if settings.index.database_url is not None:
+        beside = ", ".join(name for name in BESIDE_A_DATABASE if (home / name).exists())
+        raise InvalidInput(
+            f"a database keeps what this writes of a home: {shown_url(settings.index.database_url)}",
+            hint="Run `pg_dump --format=custom --file=FILE ADDRESS`"
+            + (f", and copy beside it, of {home}: {beside}." if beside else "."),
+        )
     if not home.is_dir():
         raise IndexMissing(f"There is no home {home} yet.", hint="Name one with --home, or COALESCE_HOME.")
     if target.is_relative_to(home):

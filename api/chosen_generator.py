@@ -1,4 +1,4 @@
-"""The generator that a person chose while the server ran, kept in the home for its next start."""
+"""The generator that a person chose while the server ran, kept in home or database for the next start."""
 
 from __future__ import annotations
 
@@ -35,28 +35,38 @@ class GeneratorChoice(BaseModel):
     quantization: QuantizationName | None = None
 
 
-def read_choice(home: Path) -> GeneratorChoice | None:
-    """The choice that the home keeps, if there is one.
+def read_choice(place: Path | str) -> GeneratorChoice | None:
+    """The choice that a file or a database keeps, if there is one.
 
     Raises:
-        InvalidInput: its file is damaged.
+        InvalidInput: it is damaged.
+        DatabaseUnavailable: the database does not answer.
     """
-    path = home / CHOICE_FILE
     try:
-        return GeneratorChoice.model_validate_json(path.read_bytes())
+        if isinstance(place, str):
+            from api.server_state import get_state
+
+            kept = get_state(place, CHOICE_FILE)
+            return None if kept is None else GeneratorChoice.model_validate_json(kept)
+        return GeneratorChoice.model_validate_json(place.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValidationError) as error:
-        raise InvalidInput(f"{path} cannot be read", hint="Remove it, and choose again what answers.") from error
+        where = place if isinstance(place, Path) else "the chosen generator in the database"
+        raise InvalidInput(f"{where} cannot be read", hint="Remove it, and choose again what answers.") from error
 
 
-def keep_choice(home: Path, choice: GeneratorChoice | None) -> None:
-    """Keeps a choice in the home; None forgets the one there.
+def keep_choice(path: Path | str, choice: GeneratorChoice | None) -> None:
+    """Keeps a choice in a file or a database; None forgets the one there.
 
     Raises:
-        StorageFull, HomeNotWritable: it could not be written.
+        StorageFull, HomeNotWritable, DatabaseUnavailable: it could not be written.
     """
-    path = home / CHOICE_FILE
+    if isinstance(path, str):
+        from api.server_state import set_state
+
+        set_state(path, CHOICE_FILE, None if choice is None else choice.model_dump_json(exclude_none=True))
+        return
     with disk_errors(path):
         if choice is None:
             path.unlink(missing_ok=True)

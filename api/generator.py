@@ -236,7 +236,7 @@ class GeneratorSwitch:
         if handle.cancelled():
             engine.generator.close()
             raise Cancelled("the switch was cancelled")
-        keep_choice(self._settings.home, choice)
+        keep_choice(self._settings.choice_place, choice)
         self.choice, self.problem = choice, None
         self._use(engine)
         return f"{engine.generator.model_name} answers now"

@@ -15,7 +15,8 @@ from typing import Any
 
 from api.chosen_generator import CHOICE_FILE, read_choice
 from api.console import counted
-from api.jobs import JOBS, JOBS_FILE, Job, JobStore
+from api.jobs import JOBS, Job, JobStore
+from api.server_state import SERVERS
 from api.services import SAMPLE_MARKER, check_home
 from api.settings import CoalesceSettings
 from api.uploads import UploadFolder, left_over
@@ -25,6 +26,7 @@ from indexes.catalog import CATALOG
 from indexes.database import MEND, damage, later_version
 from indexes.errors import CoalesceError, IndexMissing, InvalidInput
 from indexes.integrity import library_faults, saved_vectors_fault
+from indexes.postgres import shown_url, store_at
 from indexes.types import Document, book_id
 from rag.conversations import CONVERSATIONS
 
@@ -38,6 +40,7 @@ STATE_FILES = {
     "jobs.sqlite3": JOBS,
 }
 """The databases of a home beside the library."""
+STORES = (CATALOG, *STATE_FILES.values())
 PACKAGES = ("torch", "transformers", "peft", "sentence-transformers", "llama-index-core", "fastapi")
 
 
@@ -163,6 +166,12 @@ def _models(settings: CoalesceSettings) -> Iterator[Check]:
 
 
 def _files(settings: CoalesceSettings) -> Iterator[Check]:
+    if (url := settings.index.database_url) is not None:
+        for schema in (*STORES, SERVERS):
+            store_at(url, schema).open()
+        settings.chosen  # noqa: B018  raises where it is damaged
+        yield Check("database", ok=True, detail=f"{shown_url(url)}, {counted(len(STORES) + 1, 'store')}")
+        return
     for name, schema in STATE_FILES.items():
         path = settings.home / name
         if not path.exists():
@@ -172,7 +181,7 @@ def _files(settings: CoalesceSettings) -> Iterator[Check]:
         detail = f"{path} is damaged: {fault}" if fault and not later else fault or f"{path.stat().st_size:,} bytes"
         yield Check(name, ok=not fault, detail=detail, hint="Use the newer program that wrote it." if later else MEND)
     try:
-        read_choice(settings.home)
+        read_choice(settings.choice_place)
     except InvalidInput as error:
         yield Check(CHOICE_FILE, ok=False, detail=error.message, hint=MEND)
     vectors = settings.index.vectors_path
@@ -184,8 +193,8 @@ def _files(settings: CoalesceSettings) -> Iterator[Check]:
 def _library(settings: CoalesceSettings) -> Iterator[Check]:
     from indexes.library import open_library
 
-    path = settings.index.catalog_path
-    if path.exists():
+    path, at_home = settings.index.catalog_path, settings.database_url is None
+    if at_home and path.exists():
         later = later_version(path, CATALOG)
         if faults := [] if later else library_faults(path):
             yield Check("library", ok=False, detail=f"{path} is damaged: {'; '.join(faults)}", hint=MEND)
@@ -242,9 +251,10 @@ def lost_uploads(settings: CoalesceSettings, held: Held) -> list[Path]:
 
 def kept_jobs(settings: CoalesceSettings) -> list[Job]:
     """The jobs of the home; none where they cannot be read."""
-    if not (settings.home / JOBS_FILE).exists():
+    place = settings.jobs_place
+    if isinstance(place, Path) and not place.exists():
         return []
-    with suppress(CoalesceError), closing(JobStore(settings.home / JOBS_FILE)) as jobs:
+    with suppress(CoalesceError), closing(JobStore(place)) as jobs:
         return jobs.list()
     return []
 
@@ -255,7 +265,7 @@ def held_by(settings: CoalesceSettings) -> Held | None:
 
     path = settings.index.catalog_path
     try:
-        if path.exists() and damage(path):  # opening it could make an empty one of it
+        if settings.database_url is None and path.exists() and damage(path):  # opening it could make an empty one of it
             return None
         with closing(open_library(settings.index, create=False)) as library:
             return Held(library.documents(), library.removed())

@@ -48,7 +48,7 @@ class BookQuestions:
         library: Callable[[], Library],
         engine: Callable[[], AnswerEngine],
     ) -> None:
-        self.made = MadeQuestions(settings.made_questions_path)
+        self.made = MadeQuestions(settings.made_questions_place)
         self.files = QuestionFolder(settings.questions_folder)
         self._jobs = jobs
         self._library = library
@@ -280,7 +280,7 @@ def opened(settings: CoalesceSettings, book: str) -> Iterator[tuple[Library, Mad
 
     with (
         closing(open_library(settings.index, create=False)) as library,
-        closing(MadeQuestions(settings.made_questions_path)) as made,
+        closing(MadeQuestions(settings.made_questions_place)) as made,
     ):
         yield library, made, library.document(book_id(book, [(o.document_id, o.title) for o in library.documents()]))
 

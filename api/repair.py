@@ -39,6 +39,8 @@ def repair(settings: CoalesceSettings, tell: Tell) -> list[str]:
     if not settings.home.is_dir():
         return []
     with _alone(settings.home):
+        if settings.database_url is not None:  # which looks after itself
+            return [*_left_over(settings)]
         return [
             *_choice(settings),
             *_state_files(settings),
@@ -64,7 +66,7 @@ def _alone(home: Path) -> Iterator[None]:
 
 def _choice(settings: CoalesceSettings) -> Iterator[str]:
     try:
-        read_choice(settings.home)
+        read_choice(settings.choice_place)
     except InvalidInput:
         aside = set_aside(settings.home / CHOICE_FILE)
         yield f"{CHOICE_FILE} was damaged: it is {aside.name} now; choose again what answers"

@@ -22,10 +22,11 @@ READ_TIMEOUT_S = 600.0
 """Longest silence of an answer: a model on a slow machine thinks before its first word."""
 
 
-def announce(home: Path, address: str) -> None:
+def announce(settings: CoalesceSettings, address: str) -> None:
     """Writes this process's address into the home; where it cannot be written, commands do not find the server."""
+    found = {"address": address, "pid": os.getpid(), "database": database_of(settings)}
     with suppress(OSError):
-        (home / ADDRESS_FILE).write_text(json.dumps({"address": address, "pid": os.getpid()}), encoding="utf-8")
+        (settings.home / ADDRESS_FILE).write_text(json.dumps(found), encoding="utf-8")
 
 
 def withdraw(home: Path) -> None:
@@ -100,6 +101,8 @@ def find_server(settings: CoalesceSettings) -> RunningServer | None:
         found = _read(settings.home)
         os.kill(int(found["pid"]), 0)
         address = str(found["address"])
+        if found.get("database") != database_of(settings):
+            return None  # it answers from another library
     except (OSError, ValueError, KeyError, TypeError):
         return None
     import httpx
@@ -115,6 +118,15 @@ def find_server(settings: CoalesceSettings) -> RunningServer | None:
             )
     except (httpx.HTTPError, ValueError, AttributeError):
         return None
+
+
+def database_of(settings: CoalesceSettings) -> str | None:
+    """The database of the settings, without its password; None where the home keeps everything."""
+    if settings.index.database_url is None:
+        return None
+    from indexes.postgres import shown_url
+
+    return shown_url(settings.index.database_url)
 
 
 def _client(timeout_s: float) -> httpx.Client:

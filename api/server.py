@@ -31,7 +31,7 @@ from api.metrics import RequestMeter
 from api.openapi import document
 from api.page_files import ICON_PATH, hashes, page_or
 from api.routes import ask, books, conversations, evaluation, openai, service, study
-from api.running_server import announce, withdraw
+from api.running_server import announce, database_of, withdraw
 from api.security import DOCS_POLICY, Guard, SafeHeaders, check_bind
 from api.services import Preparation, Services, check_home
 from api.settings import CoalesceSettings, program_version
@@ -76,17 +76,15 @@ def run_server(settings: CoalesceSettings, console: Console) -> None:
     """
     check_bind(settings)
     check_home(settings.home, read_only=True)
-    listener = take_port(settings)
-    address = _address(settings, listener.getsockname()[1])
-    console.say(f"Coalesce uses the home {settings.home} and answers on {address} when it is ready")
     server: StoppingServer
+    address = ""
     told: list[bool] = []
 
     def report(preparation: Preparation) -> None:
         if preparation.ready:
             # Everything loaded by now stays: without this, Python's collector walks all of it for every longer list.
             gc.freeze()
-            announce(settings.home, address)
+            announce(settings, address)
             console.say(f"ready after {preparation.seconds:.1f} s: {address}")
         elif preparation.error is not None:
             server.should_exit = True
@@ -97,7 +95,11 @@ def run_server(settings: CoalesceSettings, console: Console) -> None:
             console.step(preparation.step, preparation.done, preparation.total)
 
     services = Services(settings, listener=report)
+    listener = take_port(settings)
     services.generators.own_port = listener.getsockname()[1]
+    address = _address(settings, services.generators.own_port)
+    kept = f"the home {settings.home}" + (f" and {database}" if (database := database_of(settings)) else "")
+    console.say(f"Coalesce uses {kept}, and answers on {address} when it is ready")
     server = StoppingServer(services)
     # uvicorn raises the signals it caught once more when it has stopped; by then there is nothing left to stop.
     signal.signal(signal.SIGTERM, lambda *_: None)

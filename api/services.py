@@ -129,7 +129,7 @@ def _study(settings: CoalesceSettings, library: Callable[[], Library | None]) ->
     from evals.judge import ExamJudge
 
     judge = ExamJudge(settings.judge) if settings.judge is not None else None
-    return Study(StudyStore(settings.study_path), lambda question: justify(question, library()), judge=judge)
+    return Study(StudyStore(settings.study_place), lambda question: justify(question, library()), judge=judge)
 
 
 class Services:
@@ -157,7 +157,7 @@ class Services:
         self.preparation = Preparation(listener=listener)
         self.metrics = Metrics()
         self.guesses = KeyGuesses(KeyRing(settings))
-        self.jobs = JobQueue(settings.home, settings.reading_processes)
+        self.jobs = JobQueue(settings.home, settings.reading_processes, settings.index.database_url)
         self.answering = Answering(lambda: self.engine, settings, self.metrics, self._model_to_come)
         self.questions = BookQuestions(settings, self.jobs, lambda: self.library, lambda: self.engine)
         self.books = Books(settings.home, lambda: self.library, self.jobs, self.questions.made.forget)
@@ -403,15 +403,17 @@ class Services:
 
     def _add_sample_once(self, library: Library) -> None:
         marker = self.settings.home / SAMPLE_MARKER
-        if marker.exists() or library.documents():
+        at_home = self.settings.database_url is None
+        if (at_home and marker.exists()) or library.documents():
             return
 
         def tell(progress: AddProgress) -> None:
             self.preparation.report(f"adding the sample book: {progress.stage}", progress.done, progress.total)
 
         self.preparation.report("adding the sample book")
-        self._add_sample(library, tell)
-        marker.touch()
+        library.once(partial(self._add_sample, library, tell))
+        if at_home:
+            marker.touch()
 
 
 def check_home(home: Path, *, read_only: bool = False) -> None:

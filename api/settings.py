@@ -20,7 +20,7 @@ import platformdirs
 from pydantic import AfterValidator, Field, PrivateAttr, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
-from api.chosen_generator import GeneratorChoice, is_loopback, origins_of, read_choice
+from api.chosen_generator import CHOICE_FILE, GeneratorChoice, is_loopback, origins_of, read_choice
 from evals.learners import LEARNER_NAME_HINT, is_learner_name
 from indexes.errors import InvalidInput
 from indexes.messages import msg
@@ -81,6 +81,11 @@ class CoalesceSettings(BaseSettings):
     home: Annotated[Path, AfterValidator(_absolute)] = Field(
         default_factory=_default_home,
         description="The folder that holds everything you make: books, exams, conversations, reports.",
+    )
+    database_url: SecretStr | None = Field(
+        None,
+        description="The address of a PostgreSQL database (`postgresql://…`, extra `postgres`) that keeps the library, "
+        "conversations, exams, made questions and jobs in place of the home's databases; servers may share it.",
     )
     keep_conversations_days: int | None = Field(
         None,
@@ -281,6 +286,7 @@ class CoalesceSettings(BaseSettings):
     )
 
     _chosen: GeneratorChoice | None = PrivateAttr(default=None)
+    _choice_unread: bool = PrivateAttr(default=False)
 
     @field_validator("api_keys", "allowed_hosts", "allowed_origins", "trusted_proxies", mode="before")
     @classmethod
@@ -330,14 +336,28 @@ class CoalesceSettings(BaseSettings):
         return init_settings, env_settings, file_settings
 
     @property
-    def study_path(self) -> Path:
+    def study_place(self) -> Path | str:
         """The database of exams, cards and progress."""
-        return self.home / "study.sqlite3"
+        return self._store("study.sqlite3")
 
     @property
-    def made_questions_path(self) -> Path:
+    def made_questions_place(self) -> Path | str:
         """The database of questions made from books."""
-        return self.home / "questions.sqlite3"
+        return self._store("questions.sqlite3")
+
+    @property
+    def jobs_place(self) -> Path | str:
+        """The database of jobs."""
+        return self._store("jobs.sqlite3")
+
+    @property
+    def choice_place(self) -> Path | str:
+        """What keeps the generator that was chosen on the page."""
+        return self._store(CHOICE_FILE)
+
+    def _store(self, name: str) -> Path | str:
+        """A file of the home, or the address of the database in its place."""
+        return self.home / name if self.database_url is None else self.database_url.get_secret_value()
 
     @property
     def questions_folder(self) -> Path:
@@ -357,17 +377,24 @@ class CoalesceSettings(BaseSettings):
     @property
     def rag(self) -> RagSettings:
         """The settings of `rag`, with the generator that was chosen on the page where there is one."""
-        return self.rag_with(self._chosen)
+        return self.rag_with(self.chosen)
 
     @property
     def chosen(self) -> GeneratorChoice | None:
-        """The generator that was chosen on the page; None where the settings themselves say what answers."""
+        """The generator that was chosen on the page; None where the settings themselves say what answers.
+
+        Raises:
+            InvalidInput: what is kept of the choice is damaged.
+            DatabaseUnavailable: the database that keeps it does not answer.
+        """
+        if self._choice_unread:
+            self._chosen, self._choice_unread = read_choice(self.choice_place), False
         return self._chosen
 
     def choosing(self, choice: GeneratorChoice | None) -> Self:
         """These settings with another choice."""
         other = self.model_copy()
-        other._chosen = choice
+        other._chosen, other._choice_unread = choice, False
         return other
 
     def rag_with(self, choice: GeneratorChoice | None) -> RagSettings:
@@ -408,13 +435,17 @@ class CoalesceSettings(BaseSettings):
         }
         return RagSettings(
             home=self.home,
+            database_url=self.index.database_url,
             retrieval=RetrievalSettings(**self._values_of(RetrievalSettings)),
             generator=GeneratorSettings(**self._values_of(GeneratorSettings) | generator),
         )
 
     def _values_of(self, narrower: type) -> dict[str, Any]:
         """What these settings say of a floor's own, which have the same names."""
-        return {field.name: getattr(self, field.name) for field in fields(narrower) if hasattr(self, field.name)}
+        values = {field.name: getattr(self, field.name) for field in fields(narrower) if hasattr(self, field.name)}
+        return {
+            name: value.get_secret_value() if isinstance(value, SecretStr) else value for name, value in values.items()
+        }
 
     @property
     def judge(self) -> GeneratorSettings | None:
@@ -498,7 +529,7 @@ def load_settings(overrides: Mapping[str, Any] | None = None, *, damaged_choice:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = str(first["loc"][0]) if first["loc"] else "settings"
-        value = "" if "key" in name else f" {first['input']!r:.80}"
+        value = "" if "key" in name or name == "database_url" else f" {first['input']!r:.80}"
         raise InvalidInput(
             f"setting {name}{value} cannot be used: {first['msg']}",
             hint=f"It comes from --{name.replace('_', '-')}, {ENV_PREFIX}{name.upper()} or {TOML_NAME}.",
@@ -506,12 +537,15 @@ def load_settings(overrides: Mapping[str, Any] | None = None, *, damaged_choice:
     set_here = {name.upper() for name, value in os.environ.items() if value}
     if any(name in given or f"{ENV_PREFIX}{name.upper()}" in set_here for name in OF_A_CHOICE):
         return settings
-    try:
-        return settings.choosing(read_choice(settings.home))
-    except InvalidInput:
-        if damaged_choice:
-            return settings
-        raise
+    settings._choice_unread = True
+    if settings.database_url is None:
+        try:
+            settings.chosen  # noqa: B018  what is damaged is said at once, and a database asked when it is needed
+        except InvalidInput:
+            if not damaged_choice:
+                raise
+            return settings.choosing(None)
+    return settings
 
 
 def _check_environment(environment: Iterable[str]) -> None:

@@ -295,7 +295,7 @@ def _open_library(spec: RunSpec, index: IndexSettings) -> Library:
     The texts of question sets are a library in that cache.
     """
     if spec.texts:
-        return open_library(replace(index, home=index.home / CACHE_FOLDER / "texts"))
+        return open_library(index.in_folder(index.home / CACHE_FOLDER / "texts"))
     if spec.own_library:
         return open_library(index, create=False)
     if index.vector_store == "faiss":  # an outside engine may be in use by the server
@@ -307,7 +307,7 @@ def _open_library(spec: RunSpec, index: IndexSettings) -> Library:
             library.close()
         except IndexMissing:
             pass
-    return open_library(replace(index, home=index.home / CACHE_FOLDER / "sample-library"))
+    return open_library(index.in_folder(index.home / CACHE_FOLDER / "sample-library"))
 
 
 def _load(setup: _Setup, progress: Progress) -> dict[str, str]:

@@ -298,7 +298,7 @@ def library_home(books: Sequence[Path], index: IndexSettings) -> Path:
 
 
 def _open_books(books: Sequence[Path], index: IndexSettings, progress: Callable[[str, int, int], None]) -> Library:
-    library = open_library(replace(index, home=library_home(books, index), vector_store="faiss"))
+    library = open_library(index.in_folder(library_home(books, index)))
     try:
         library.load()
         for book in (found for path in books for found in find_books(path)):

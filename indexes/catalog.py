@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from itertools import chain
@@ -18,14 +19,15 @@ from typing import Any, TypeVar
 
 import numpy as np
 import sqlalchemy as sa
+from filelock import Timeout
 from pydantic_core import from_json  # several times as quick as json.loads
 
 from indexes import lexical, pgvector
 from indexes.chunking import Chunk
 from indexes.database import BUSY_TIMEOUT_S, LONG_TIMEOUT_S, Database, Schema, Store, fetch_tuples, stored_values
 from indexes.embedder import Matrix
-from indexes.errors import IndexMissing, NotFound
-from indexes.types import Book, BookHealth, Chapter, Document, Filters, Hit, Section, StoredNode
+from indexes.errors import Cancelled, IndexMissing, NotFound
+from indexes.types import Book, BookHealth, CancelCheck, Chapter, Document, Filters, Hit, Section, StoredNode
 
 PARAMETERS_AT_ONCE = 500
 """Databases bound the parameters of a statement."""
@@ -245,6 +247,22 @@ class Catalog:
             return _get_meta(connection, "embedder")
 
     # --- writing
+
+    @contextmanager
+    def alone(self, name: str, cancelled: CancelCheck | None = None) -> Iterator[None]:
+        """Wait until no other process is in here with this name. Raises Cancelled."""
+        lock = self._database.lock(name)
+        while True:
+            try:
+                lock.acquire(timeout=0.2)
+                break
+            except Timeout:
+                if cancelled is not None and cancelled():
+                    raise Cancelled("Adding was cancelled while another process added the same book.") from None
+        try:
+            yield
+        finally:
+            lock.release()
 
     def put(
         self,

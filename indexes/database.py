@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from urllib.parse import quote
 
 import sqlalchemy as sa
+from filelock import FileLock
 from pydantic_core import from_json
 from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.exc import DBAPIError
@@ -27,7 +28,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
-from indexes.disk import disk_error
+from indexes.disk import disk_error, disk_errors
 from indexes.errors import (
     Busy,
     CoalesceError,
@@ -148,8 +149,21 @@ class Store(Protocol):
     def writing(self, *, wait_s: float | None = None) -> AbstractContextManager[sa.Connection]:
         """A connection inside one write transaction, committed at the end and undone on any exception."""
 
+    def lock(self, name: str) -> Lock:
+        """What one process after another may hold, by name, for longer than a transaction."""
+
     def close(self) -> None:
         """Close idle connections; the next transaction opens the store again."""
+
+
+class Lock(Protocol):
+    """Held by one process at a time; gone with the process."""
+
+    def acquire(self, timeout: float) -> object:
+        """Take it, after at most `timeout` seconds. Raises filelock.Timeout."""
+
+    def release(self) -> None:
+        """Let it go."""
 
 
 class Database:
@@ -227,6 +241,13 @@ class Database:
         finally:
             self._write_lock.release()
 
+    def lock(self, name: str) -> Lock:
+        """As `Store.lock`: a file below the home. Raises HomeNotWritable, StorageFull."""
+        path = lock_path(self.path.parent, name)
+        with disk_errors(path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        return FileLock(path)
+
     def close(self) -> None:
         """Close idle connections; the next transaction opens the file again."""
         self._engine.dispose()
@@ -259,6 +280,11 @@ class Database:
         connection.execute(sa.insert(_VERSIONS), {"version_num": self._schema.version})
         connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.exec_driver_sql(f"PRAGMA user_version = {USER_VERSION}")
+
+
+def lock_path(home: Path, name: str) -> Path:
+    """The file of a lock in a home."""
+    return home / "locks" / f"{name}.lock"
 
 
 def _make_folder(folder: Path) -> None:
@@ -360,6 +386,11 @@ def stored_version(connection: sa.Connection, schema: Schema) -> str | None:
     return next((version for version in versions if version.startswith(schema.prefix)), None)
 
 
+def is_later(stored: str, schema: Schema) -> bool:
+    """Whether a later program wrote this version of a store."""
+    return _number(stored) > _number(schema.version)
+
+
 def _number(version: str) -> int:
     return int(version.rpartition("_")[2])
 
@@ -370,7 +401,7 @@ def _migrate(connection: sa.Connection, schema: Schema, stored: str | None, path
     from alembic.runtime.migration import MigrationContext
     from alembic.script import ScriptDirectory
 
-    if stored is not None and _number(stored) > _number(schema.version):
+    if stored is not None and is_later(stored, schema):
         raise IndexCorrupt(
             f"'{path}' has schema version '{stored}'; this program knows up to '{schema.version}'.",
             hint="use the newer program that wrote it",
@@ -424,7 +455,7 @@ def later_version(path: Path, schema: Schema) -> str | None:
     """The version of a file that a later program wrote; None for any other, a damaged one too."""
     with suppress(sqlite3.DatabaseError), only_reading(path) as connection:  # version 0.1 kept none
         for (version,) in connection.execute("SELECT version_num FROM alembic_version"):
-            if version.startswith(schema.prefix) and _number(version) > _number(schema.version):
+            if version.startswith(schema.prefix) and is_later(version, schema):
                 return str(version)
     return None
 

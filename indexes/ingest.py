@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 
 from indexes.catalog import BookIdentity, Catalog, CatalogEntry, VectorsGone
 from indexes.chunking import Chunk, chunk_book
-from indexes.disk import disk_errors
+from indexes.database import lock_path
 from indexes.embedder import TextEncoder
 from indexes.errors import Cancelled, UnreadableBook
 from indexes.readers import content_digest, document_id_of
@@ -84,7 +84,7 @@ class Ingest:
         source = whole_letters(source_name or str(path))
         reader = self._reader_of(source)
         document_id = document_id or document_id_of(digest if source_name is not None else str(path))
-        with self._book_lock(document_id):
+        with self._catalog.alone(document_id, self._cancelled):
             # Looked up only now: another process may have added the same book while this one waited.
             identity = BookIdentity(document_id, source, sample, digest, self._chunking(reader=reader))
             known = self._catalog.find(document_id)
@@ -117,7 +117,7 @@ class Ingest:
         """Read and cut a book again under its id and title; without its file only cut again."""
         started = time.monotonic()
         reader = self._reader_of(document.source)
-        with self._book_lock(document.document_id):
+        with self._catalog.alone(document.document_id, self._cancelled):
             if path is not None:
                 book, digest = self._read(path, document.sha256, reader, document.source)
                 chunking = self._chunking(reader=reader)
@@ -237,24 +237,6 @@ class Ingest:
             return False  # added before `ocr` was set
         return same and self._catalog.chunking_of(identity.document_id) == identity.chunking
 
-    @contextmanager
-    def _book_lock(self, document_id: str) -> Iterator[None]:
-        path = _lock_path(self._settings.home, document_id)
-        with disk_errors(path.parent):
-            path.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(path)
-        while True:
-            try:
-                lock.acquire(timeout=0.2)
-                break
-            except Timeout:
-                if self._cancelled is not None and self._cancelled():
-                    raise Cancelled("Adding was cancelled while another process added the same book.") from None
-        try:
-            yield
-        finally:
-            lock.release()
-
     def _read(self, path: Path, digest: str, reader: str | None, name: str | None) -> tuple[Book, str]:
         """The book, and the digest of exactly what was read."""
         for _ in range(3):
@@ -276,14 +258,10 @@ def remove_lock(home: Path, document_id: str) -> None:
 
     It is removed while it is held: whoever opened it meanwhile finds that it guards nothing and opens a new one.
     """
-    path = _lock_path(home, document_id)
+    path = lock_path(home, document_id)
     if path.exists():
         with suppress(Timeout, OSError), FileLock(path, timeout=0):
             path.unlink()
-
-
-def _lock_path(home: Path, document_id: str) -> Path:
-    return home / "locks" / f"{document_id}.lock"
 
 
 def _vectors_of(nodes: Sequence[BookNode]) -> dict[bytes, bytes]:

@@ -11,7 +11,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -154,7 +154,7 @@ def rebuild_library(
     old_path = part / "old" / path.name
     old_path.parent.mkdir(parents=True)
     copy_damaged(path, old_path)
-    library = open_library(replace(settings, home=part, vector_store="faiss"), embedder=embedder)
+    library = open_library(settings.in_folder(part), embedder=embedder)
     try:
         library.load()
         old = Catalog(Database(old_path, CATALOG))

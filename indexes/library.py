@@ -152,6 +152,13 @@ class Library:
         """Books that an earlier version of Coalesce read or cut, each with its file if that is there and unchanged."""
         return self._ingest().outdated(find_file)
 
+    def once(self, add: Callable[[], object]) -> None:
+        """Call `add` where no book was ever in the library; of several processes one calls it, and the others wait."""
+        if not self.generation:
+            with self._catalog.alone("first-book"):
+                if not self.generation:
+                    add()
+
     def renew(self, document: Document, path: Path | None, *, cancelled: CancelCheck | None = None) -> AddResult:
         """Read and cut an outdated book again, keeping its id and title; without its file it is only cut again.
 

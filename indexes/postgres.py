@@ -6,14 +6,16 @@ moment and wait for nobody.
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
+from filelock import Timeout
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -21,9 +23,11 @@ from indexes.database import (
     IDLE_CONNECTIONS,
     LONG_TIMEOUT_S,
     Database,
+    Lock,
     Schema,
     Store,
     is_anothers,
+    is_later,
     make_tables,
     sqlite_errors,
     stored_version,
@@ -65,8 +69,8 @@ class PostgresDatabase:
     def __init__(self, url: str, schema: Schema) -> None:
         self._engine = _engine(url)
         self._schema = schema
-        self._shown = self._engine.url.set(drivername="postgresql").render_as_string(hide_password=True)
-        self._lock = _LOCKS | zlib.crc32(schema.prefix.encode())
+        self.shown = shown_url(url)
+        self._turn = _LOCKS | zlib.crc32(schema.prefix.encode())
         self._is_open = False
 
     def open(self) -> None:
@@ -86,16 +90,16 @@ class PostgresDatabase:
                 if stored_version(connection, self._schema) is None:  # not made meanwhile by another
                     if is_anothers(connection, self._schema):
                         raise DatabaseUnavailable(
-                            msg("'{}' holds tables of another program.", self._shown),
+                            msg("'{}' holds tables of another program.", self.shown),
                             hint="make a database of its own with createdb, and name it",
                         )
                     make_tables(connection, self._schema)
         elif stored != self._schema.version:
             raise DatabaseUnavailable(
-                msg(
-                    "'{}' has schema version '{}'; this program needs '{}'.", self._shown, stored, self._schema.version
-                ),
-                hint="use the program that wrote it",
+                msg("'{}' has schema version '{}'; this program needs '{}'.", self.shown, stored, self._schema.version),
+                hint="use the newer program that wrote it"
+                if is_later(stored, self._schema)
+                else "run `coalesce migrate`",
             )
         self._is_open = True
 
@@ -122,6 +126,16 @@ class PostgresDatabase:
         with self._errors(), self._writer(wait_s) as connection:
             yield connection
 
+    def lock(self, name: str) -> Lock:
+        """As `Store.lock`: an advisory lock, which ends with its connection."""
+        return _AdvisoryLock(self, name)
+
+    @contextmanager
+    def connected(self) -> Iterator[sa.Connection]:
+        """A connection whose every statement is a transaction. Raises as `open`."""
+        with self._errors(), self._engine.connect() as connection:
+            yield connection.execution_options(isolation_level="AUTOCOMMIT")
+
     def close(self) -> None:
         """Close idle connections; the next transaction connects again."""
         self._engine.dispose()
@@ -132,24 +146,56 @@ class PostgresDatabase:
         wait_ms = max(1, round(1000 * (LONG_TIMEOUT_S if wait_s is None else wait_s)))
         with self._engine.begin() as connection:
             connection.exec_driver_sql(f"SET LOCAL lock_timeout = {wait_ms}")
-            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(self._lock)))
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(self._turn)))
             yield connection
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
         """Raise the server's errors as ours, and those of stored values as a file's."""
-        with sqlite_errors(Path(self._shown.rpartition("//")[2])):
+        with sqlite_errors(Path(self.shown.rpartition("//")[2])):
             try:
                 yield
             except PoolTimeout as error:
                 raise Busy(
-                    msg("All connections to '{}' are in use.", self._shown), hint="try again in a moment"
+                    msg("All connections to '{}' are in use.", self.shown), hint="try again in a moment"
                 ) from error
             except DBAPIError as error:
-                ours = _ours(error, self._shown)
+                ours = _ours(error, self.shown)
                 if ours is None:
                     raise
                 raise ours from error
+
+
+class _AdvisoryLock:
+    """Keeps a connection for itself while it is held; where that is lost, so is the lock, and its holder goes on."""
+
+    def __init__(self, database: PostgresDatabase, name: str) -> None:
+        self._database = database
+        self._number = (_LOCKS + 2**32) | zlib.crc32(name.encode())
+        self._held = ExitStack()
+
+    def acquire(self, timeout: float) -> None:
+        """As `Lock.acquire`."""
+        with ExitStack() as stack:
+            connection = stack.enter_context(self._database.connected())
+            if connection.scalar(sa.select(sa.func.pg_try_advisory_lock(self._number))):
+                stack.callback(connection.execute, sa.select(sa.func.pg_advisory_unlock(self._number)))
+                self._held = stack.pop_all()
+                return
+        time.sleep(timeout)
+        raise Timeout(self._database.shown)
+
+    def release(self) -> None:
+        """As `Lock.release`."""
+        with suppress(CoalesceError):
+            self._held.close()
+
+
+def shown_url(url: str) -> str:
+    """The address of a database without what may be secret. Raises InvalidInput."""
+    parsed = _engine(url).url
+    where = {name: value for name, value in parsed.query.items() if name in ("host", "port")}
+    return parsed.set(drivername="postgresql", query=where).render_as_string(hide_password=True)
 
 
 def store_at(place: Path | str, schema: Schema) -> Store:
@@ -162,8 +208,8 @@ def _engine(url: str) -> sa.Engine:
     """All stores of a database share its connections."""
     try:
         parsed = sa.make_url(url)
-        if not url.startswith(SCHEMES):
-            raise ArgumentError("another scheme")
+        if not url.startswith(SCHEMES) or "@" in (parsed.host or ""):
+            raise ArgumentError("another scheme, or a password that is not in percent-encoding")
         return sa.create_engine(
             parsed.set(drivername="postgresql+psycopg"),
             connect_args={"connect_timeout": CONNECT_TIMEOUT_S},
@@ -179,7 +225,7 @@ def _engine(url: str) -> sa.Engine:
     except (ArgumentError, ValueError) as error:
         raise InvalidInput(
             "This is not the address of a PostgreSQL database.",
-            hint="for example: postgresql://USER:PASSWORD@HOST/DATABASE",
+            hint="for example: postgresql://USER:PASSWORD@HOST/DATABASE; in a password write %40 for @, and %2F for /",
         ) from error
 
 

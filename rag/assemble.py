@@ -54,7 +54,7 @@ def build_engine(settings: RagSettings, library: Library) -> AnswerEngine:
         library,
         retriever,
         generator,
-        ConversationStore(settings.conversations_path),
+        ConversationStore(settings.conversations_place),
         chooser=chooser,
         judge=EvidenceJudge(reader, retrieval.refusal_threshold),
         answers=settings.generator.answers,

@@ -94,13 +94,14 @@ class GeneratorSettings:
 
 @dataclass(frozen=True, slots=True)
 class RagSettings:
-    """Settings of this floor: the home for conversations, retrieval and generator."""
+    """Settings of this floor: the home or database for conversations, retrieval and generator."""
 
     home: Path
+    database_url: str | None = field(default=None, repr=False)
     retrieval: RetrievalSettings = field(default_factory=RetrievalSettings)
     generator: GeneratorSettings = field(default_factory=GeneratorSettings)
 
     @property
-    def conversations_path(self) -> Path:
-        """The SQLite file of conversations, answers and feedback."""
-        return self.home / "conversations.sqlite3"
+    def conversations_place(self) -> Path | str:
+        """The SQLite file of conversations, answers and feedback, or the database that keeps them."""
+        return self.database_url or self.home / "conversations.sqlite3"

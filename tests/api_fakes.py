@@ -44,13 +44,14 @@ class Shelf(Library):
     a last one as it stores.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, database_url: str | None = None) -> None:
         folder = Path(mkdtemp(prefix="coalesce-shelf-"))
         finalize(self, rmtree, folder, ignore_errors=True)
-        settings = IndexSettings(folder)
+        settings = IndexSettings(folder, database_url=database_url)
         self._hashes = encoder = HashEncoder()
         encoder.before_batch = lambda: self.before_step(next(self._steps))
-        super().__init__(settings, open_catalog(settings.catalog_path, create=True), encoder)
+        catalog = open_catalog(settings.catalog_path, create=True, database_url=database_url)
+        super().__init__(settings, catalog, encoder)
         self.before_step: Callable[[int], None] = lambda step: None
         self._steps = count()
         self._books: dict[str, Book] = {}
@@ -110,9 +111,15 @@ class Shelf(Library):
 class FakeBuilder:
     """Builds a real engine over the shelf with a scripted generator. `gate` holds the preparation back."""
 
-    def __init__(self, generator: ScriptedGenerator | None = None, answers: Answers = "unchecked") -> None:
+    def __init__(
+        self,
+        generator: ScriptedGenerator | None = None,
+        answers: Answers = "unchecked",
+        *,
+        database_url: str | None = None,
+    ) -> None:
         self.answers = answers
-        self.shelf = Shelf()
+        self.shelf = Shelf(database_url)
         self.generator = generator or ScriptedGenerator(["A warp has ", "32 threads [1]."])
         self.judge = EvidenceJudge(LearnedReader(signals_only), 0.0)
         self.gate = threading.Event()
@@ -136,7 +143,7 @@ class FakeBuilder:
             library,
             HybridRetriever(library, retrieval),
             self.generator,
-            ConversationStore(settings.rag.conversations_path),
+            ConversationStore(settings.rag.conversations_place),
             chooser=self.generator,
             judge=self.judge,
             answers=self.answers,

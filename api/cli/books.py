@@ -108,7 +108,7 @@ def remove(
         document = library.document(document_id)
         library.remove(document_id)
         UploadFolder(settings.home).forget(document.sha256, library.documents())
-        MadeQuestions(settings.made_questions_path).forget(document_id)
+        MadeQuestions(settings.made_questions_place).forget(document_id)
     finally:
         library.close()
     Console(json_output=json_output).result({"removed": document_id}, [f"removed {document.title}"])

@@ -331,7 +331,7 @@ def edit(
         "key_facts": fact,
     }
     console = Console(json_output=json_output)
-    with closing(MadeQuestions(settings_of(context).made_questions_path)) as made:
+    with closing(MadeQuestions(settings_of(context).made_questions_place)) as made:
         if drop:
             made.drop(question_id)
             console.result({"dropped": question_id}, [f"dropped {question_id}"])

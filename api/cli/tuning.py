@@ -84,7 +84,7 @@ def tune(
             if preferences:
                 from rag.tuning.preferences import tune_preferences
 
-                kept = settings_of(context).rag.conversations_path
+                kept = settings_of(context).rag.conversations_place
                 pairs = _sampled(path, rows, settings, console, stopped) if rows else _kept(kept)
                 report = tune_preferences(
                     path, pairs, out, settings, source=preferences, resume=resume, progress=show, cancelled=stopped
@@ -98,7 +98,7 @@ def tune(
         console.result(asdict(report), _report_lines(report))
 
 
-def _kept(conversations: Path) -> list[Preference]:
+def _kept(conversations: Path | str) -> list[Preference]:
     """Pairs from the votes and thumbs of the home."""
     from contextlib import closing
 

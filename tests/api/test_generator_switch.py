@@ -145,7 +145,7 @@ def test_a_stored_key_goes_to_its_own_address_only(engine, tmp_path):
 
 def test_a_kept_choice_that_cannot_load_does_not_stop_the_server(settings: CoalesceSettings) -> None:
     settings.home.mkdir()
-    keep_choice(settings.home, GeneratorChoice(generator="local", model="gone.gguf"))
+    keep_choice(settings.choice_place, GeneratorChoice(generator="local", model="gone.gguf"))
     with running(load_settings({"home": settings.home})) as live:
         now = live.client.get("/v1/generator").json()
         assert (now["chosen"], now["generator"]) == (False, "scripted")
@@ -173,7 +173,7 @@ def test_questions_are_answered_while_the_model_is_loaded(
         waiting = live.client.get("/readyz")
         assert (waiting.status_code, waiting.json()["waiting_for"]) == (503, "loading the language model")
         assert live.status("PUT", "/v1/generator", {"generator": "extractive"}) == 409
-        announce(settings.home, live.address)
+        announce(settings, live.address)
         assert find_server(settings) is not None, "commands do not load a model of their own"
         for path, body in (
             ("/v1/ask", {"question": "What is a warp?", "arm": "base"}),

@@ -137,7 +137,7 @@ def lists_ms(live: Live, page: Page) -> dict[str, dict[str, float]]:
     live.client.post("/v1/questions/files", files={"file": ("thousand.jsonl", content)}).raise_for_status()
     missed = [replace(bank[number % len(bank)], id=f"c{number}") for number in range(5000)]
     now = datetime.now(UTC)
-    with closing(StudyStore(live.services.settings.study_path)) as store:
+    with closing(StudyStore(live.services.settings.study_place)) as store:
         exam = StoredExam("measured", DEFAULT_LEARNER, now, None, ())
         store.add_exams([exam])
         store.close_exam(exam, Result(()), [], missed, now)

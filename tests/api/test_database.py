@@ -1,0 +1,102 @@
+"""`COALESCE_DATABASE_URL`: servers and commands over one PostgreSQL database, in place of a home's files."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from api_fakes import FakeBuilder, Live, running
+from waiting import wait_until
+
+from api.chosen_generator import GeneratorChoice, keep_choice
+from api.health_checks import STORES
+from api.server_state import SERVERS
+from api.settings import CoalesceSettings, load_settings
+from indexes.postgres import store_at
+
+BOOK = b"# Barriers\n\n## Use\n\nA barrier makes the threads of a block wait for each other.\n"
+
+
+@pytest.fixture
+def servers(tmp_path: Path, database_url: str) -> Iterator[tuple[Live, Live]]:
+    """Two servers that began at once over an empty database, each with a home of its own."""
+    for schema in (*STORES, SERVERS):
+        store_at(database_url, schema).open()
+    with ExitStack() as stack:
+        found = [
+            stack.enter_context(running(settings, FakeBuilder(database_url=database_url), wait=False))
+            for settings in (in_database(tmp_path / name, database_url) for name in "ab")
+        ]
+        for each in found:
+            wait_until(lambda each=each: each.services.preparation.ready, "both are ready")
+        yield found[0], found[1]
+
+
+def in_database(home: Path, database_url: str) -> CoalesceSettings:
+    return load_settings({"home": home, "database_url": database_url})
+
+
+def test_what_one_server_keeps_every_server_has_and_no_file_of_a_home(servers: tuple[Live, Live]) -> None:
+    one, other = servers
+    assert one.builder.samples_added + other.builder.samples_added == 1, "of several that start at once"
+    taken = one.upload(BOOK, "barriers.md").json()
+    assert one.ended(taken["job_id"])["state"] == "done"
+    asked = other.post("/v1/ask", question="What does a barrier make threads do?")
+    assert any(passage["document_id"] == taken["document_id"] for passage in asked["passages"])
+    reloaded = one.get(f"/v1/conversations/{asked['conversation_id']}")
+    assert [answer["id"] for answer in reloaded["answers"]] == [asked["id"]]
+    assert other.status("DELETE", f"/v1/documents/{taken['document_id']}") == 204
+    assert one.status("GET", f"/v1/documents/{taken['document_id']}") == 404
+    assert one.post("/v1/search", query="barrier")["passages"][0]["document_id"] != taken["document_id"]
+    exam = one.post("/v1/exams", count=2)
+    assert other.get(f"/v1/exams/{exam['id']}")["questions"] == exam["questions"]
+    homes = [path.name for each in servers for path in each.services.settings.home.rglob("*")]
+    assert not [name for name in homes if name.endswith((".sqlite3", ".faiss", ".json"))]
+
+
+def test_the_chosen_generator_is_kept_there(tmp_path: Path, database_url: str) -> None:
+    choice = GeneratorChoice(generator="remote", model="m", base_url="http://127.0.0.1:9/v1")
+    keep_choice(in_database(tmp_path / "a", database_url).choice_place, choice)
+    assert in_database(tmp_path / "b", database_url).rag.generator.model == "m"
+    keep_choice(in_database(tmp_path / "b", database_url).choice_place, None)
+    assert in_database(tmp_path / "a", database_url).chosen is None
+
+
+@pytest.mark.parametrize(
+    ("url", "mended_by"),
+    [
+        ("postgresql://me:hidden@127.0.0.1:9/x", "start it"),
+        ("postgresql://me:hid@den@127.0.0.1/x", "%40"),
+        ("postgresql://127.0.0.1:9/x?password=hidden", "start it"),
+        ("mysql://me:hidden@host/x", "postgresql://"),
+        ("postgresql://me:hidden@without-the-extra/x", "coalesce-rag[postgres]"),
+    ],
+)
+def test_a_command_says_what_is_wrong_with_a_database_and_never_the_password(
+    url: str, mended_by: str, coalesce, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "without" in url:
+        monkeypatch.setitem(sys.modules, "psycopg", None)
+    monkeypatch.setenv("COALESCE_DATABASE_URL", url)
+    for command in (["list"], ["serve", "--port", "0"], ["backup", str(home.parent / "b.zip")]):
+        said = coalesce.refuses(*command)
+        assert mended_by in said or "pg_dump" in said
+        assert "hid" not in said.replace("hidden@without", "")
+    assert "hid" not in repr(load_settings()) + repr(load_settings().index)
+
+
+def test_commands_work_in_the_database_and_a_backup_names_what_is_beside_it(
+    coalesce, home: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COALESCE_DATABASE_URL", database_url)
+    builder = FakeBuilder(database_url=database_url)
+    builder.shelf.put("b", "A warp has 32 threads.", source="Warps")
+    assert [book["id"] for book in coalesce.gives("list")["documents"]] == ["b"]
+    assert coalesce.gives("remove", "b") == {"removed": "b"}
+    assert not builder.shelf.documents()
+    (home / "uploads").mkdir(parents=True)
+    said = coalesce.refuses("backup", str(home.parent / "backup.zip"))
+    assert "pg_dump" in said and "uploads" in said
