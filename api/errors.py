@@ -82,6 +82,7 @@ ERROR_TABLE: dict[type[CoalesceError], tuple[int, str]] = {
     indexes_errors.StorageFull: (503, "storage_full"),
     indexes_errors.VectorStoreUnavailable: (503, "vector_store_unavailable"),
     indexes_errors.DatabaseUnavailable: (503, "database_unavailable"),
+    indexes_errors.StorageUnavailable: (503, "storage_unavailable"),
     rag_errors.ArmUnavailable: (409, "arm_unavailable"),
     rag_errors.ModelCannotLoad: (409, "model_cannot_load"),
     rag_errors.AdapterMismatch: (409, "adapter_mismatch"),

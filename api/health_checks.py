@@ -19,7 +19,7 @@ from api.jobs import JOBS, Job, JobStore
 from api.server_state import SERVERS
 from api.services import SAMPLE_MARKER, check_home
 from api.settings import CoalesceSettings
-from api.uploads import UploadFolder, left_over
+from api.uploads import left_over, uploads_of
 from evals.made_store import QUESTIONS
 from evals.study_store import STUDY
 from indexes.catalog import CATALOG
@@ -202,7 +202,7 @@ def _library(settings: CoalesceSettings) -> Iterator[Check]:
     try:
         library = open_library(settings.index, create=False)
     except IndexMissing:
-        lost = (settings.home / SAMPLE_MARKER).exists() or bool(UploadFolder(settings.home).orphans(()))
+        lost = (settings.home / SAMPLE_MARKER).exists() or bool(uploads_of(settings).orphans(()))
         detail = f"{path} is gone" if lost else "none yet; `coalesce serve` or `coalesce add PATH` makes one"
         yield Check("library", ok=not lost, detail=detail, hint=MEND)
         return
@@ -219,16 +219,17 @@ def _library(settings: CoalesceSettings) -> Iterator[Check]:
 
 
 def _uploads(settings: CoalesceSettings, documents: tuple[Document, ...], removed: frozenset[str]) -> Iterator[Check]:
-    folder = UploadFolder(settings.home)
+    folder = uploads_of(settings)
     uploaded = [book for book in documents if not book.sample and not Path(book.source).is_absolute()]
-    gone = [book.title for book in uploaded if folder.find(book.sha256) is None]
+    kept = folder.contents()
+    gone = [book.title for book in uploaded if book.sha256 not in kept]
     lost = lost_uploads(settings, Held(documents, removed))
     if gone:
         yield Check(
             "uploads", ok=False, detail=f"gone: the file of {', '.join(gone)}", hint="Upload it again: the book stays."
         )
     elif lost:
-        names = ", ".join(upload.name for upload in lost)
+        names = ", ".join(lost.values())
         yield Check("uploads", ok=False, detail=f"the library has no book of {names}", hint=MEND)
     elif uploaded:
         yield Check("uploads", ok=True, detail=f"the files of {counted(len(uploaded), 'book')}")
@@ -242,11 +243,12 @@ class Held:
     removed: frozenset[str] = frozenset()
 
 
-def lost_uploads(settings: CoalesceSettings, held: Held) -> list[Path]:
-    """Uploaded files of books that the library should have: they were not removed, and their job did not fail."""
-    orphans = UploadFolder(settings.home).orphans(held.documents)
+def lost_uploads(settings: CoalesceSettings, held: Held) -> dict[str, str]:
+    """Names of uploads, by their content, of books that the library should have: they were not removed, and their job
+    did not fail."""
+    orphans = uploads_of(settings).orphans(held.documents)
     known = set(left_over(orphans, held.removed, kept_jobs(settings), unfinished=True)) if orphans else set()
-    return [path for sha256, path in orphans.items() if sha256 not in known]
+    return {sha256: name for sha256, name in orphans.items() if sha256 not in known}
 
 
 def kept_jobs(settings: CoalesceSettings) -> list[Job]:

@@ -20,7 +20,7 @@ from api.health_checks import STATE_FILES, Held, held_by, kept_jobs, lost_upload
 from api.jobs import OWNER_LOCK
 from api.services import SAMPLE_MARKER
 from api.settings import CoalesceSettings
-from api.uploads import UploadFolder, left_over
+from api.uploads import left_over, uploads_of
 from indexes.catalog import CATALOG
 from indexes.database import damage, later_version, salvage, set_aside
 from indexes.errors import CoalesceError, Conflict, InvalidInput
@@ -87,11 +87,12 @@ def _library(settings: CoalesceSettings, tell: Tell) -> Iterator[str]:
     if path.exists() and later_version(path, CATALOG):
         return
 
-    lost = lost_uploads(settings, held_by(settings) or Held())
+    folder = uploads_of(settings)
+    lost = [file for sha256 in lost_uploads(settings, held_by(settings) or Held()) if (file := folder.find(sha256))]
     had_one = (settings.home / SAMPLE_MARKER).exists() or (settings.home / REBUILT / path.name).exists()
     gone = not path.exists() and had_one
     if gone or (path.exists() and library_faults(path)):
-        rebuilt = rebuild_library(settings.index, UploadFolder(settings.home).file_of, lost, tell=tell)
+        rebuilt = rebuild_library(settings.index, folder.file_of, lost, tell=tell)
         aside = f"; the file before is {rebuilt.aside.name}" if rebuilt.aside else ""
         yield f"the library was made again with {counted(len(rebuilt.kept), 'book')}{aside}"
         for title in rebuilt.lost:
@@ -111,7 +112,7 @@ def _left_over(settings: CoalesceSettings) -> Iterator[str]:
     held = held_by(settings)
     if held is None:
         return
-    folder = UploadFolder(settings.home)
+    folder = uploads_of(settings)
     orphans = folder.orphans(held.documents)
     swept = folder.sweep(left_over(orphans, held.removed, kept_jobs(settings), unfinished=True))
     if swept:

@@ -26,7 +26,7 @@ from api.metrics import Metrics
 from api.questions import BookQuestions
 from api.security import KeyGuesses, KeyRing
 from api.settings import CoalesceSettings
-from api.uploads import Books, Taken
+from api.uploads import Books, Taken, uploads_of
 from evals.study import Study, justify
 from evals.study_store import StudyStore
 from indexes.errors import Busy, Cancelled, CoalesceError, Conflict, HomeNotWritable, IndexMissing, NotFound
@@ -160,7 +160,7 @@ class Services:
         self.jobs = JobQueue(settings.home, settings.reading_processes, settings.index.database_url)
         self.answering = Answering(lambda: self.engine, settings, self.metrics, self._model_to_come)
         self.questions = BookQuestions(settings, self.jobs, lambda: self.library, lambda: self.engine)
-        self.books = Books(settings.home, lambda: self.library, self.jobs, self.questions.made.forget)
+        self.books = Books(uploads_of(settings), lambda: self.library, self.jobs, self.questions.made.forget)
         self.generators = GeneratorSwitch(
             settings, self.jobs, lambda: self.library, lambda: self.engine, self.use_engine
         )
@@ -360,6 +360,7 @@ class Services:
         started = time.perf_counter()
         preparation = self.preparation
         try:
+            self.books.folder.check()
             slow = resolve_kind(self.generators.running) in LOADED_GENERATORS
             if slow:
                 self._or_without_choice(self.generators.check_there)

@@ -15,6 +15,7 @@ from dataclasses import fields, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import unquote, urlsplit
 
 import platformdirs
 from pydantic import AfterValidator, Field, PrivateAttr, SecretStr, ValidationError, field_validator, model_validator
@@ -58,6 +59,13 @@ def _vector_store(name: str) -> str:
     return name
 
 
+def _uploads(url: str | None) -> str | None:
+    parts = urlsplit(url or "file:///")
+    if not parts.scheme or (parts.scheme == "file" and (parts.netloc or not parts.path.startswith("/"))):
+        raise ValueError("an address such as file:///srv/uploads or s3://BUCKET/uploads is expected")
+    return url
+
+
 def _learner_pairs(pairs: tuple[str, ...]) -> dict[str, str]:
     """Reads `LEARNER=KEY` pairs. Errors do not show a pair: it may be a key."""
     found: dict[str, str] = {}
@@ -86,6 +94,11 @@ class CoalesceSettings(BaseSettings):
         None,
         description="The address of a PostgreSQL database (`postgresql://…`, extra `postgres`) that keeps the library, "
         "conversations, exams, made questions and jobs in place of the home's databases; servers may share it.",
+    )
+    uploads_url: Annotated[str | None, AfterValidator(_uploads)] = Field(
+        None,
+        description="Where uploaded books are kept for all servers of a database: `file:///FOLDER`, or an address that "
+        "fsspec knows, such as `s3://BUCKET/FOLDER`; by default the home's folder `uploads`.",
     )
     keep_conversations_days: int | None = Field(
         None,
@@ -358,6 +371,12 @@ class CoalesceSettings(BaseSettings):
     def _store(self, name: str) -> Path | str:
         """A file of the home, or the address of the database in its place."""
         return self.home / name if self.database_url is None else self.database_url.get_secret_value()
+
+    @property
+    def uploads_folder(self) -> Path:
+        """The folder of uploaded books; where they are kept elsewhere, that of the copies that this home has."""
+        is_folder = self.uploads_url is not None and self.uploads_url.startswith("file:")
+        return Path(unquote(urlsplit(self.uploads_url).path)) if is_folder else self.home / "uploads"
 
     @property
     def questions_folder(self) -> Path:

@@ -17,6 +17,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import IO, TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -38,6 +39,7 @@ from indexes.sample import SAMPLE_PATH
 from indexes.types import AddProgress, Document
 
 if TYPE_CHECKING:
+    from api.shared_files import SharedFiles
     from indexes.library import Library
 
 logger = logging.getLogger("coalesce.uploads")
@@ -148,10 +150,13 @@ class Incoming:
 
 
 class UploadFolder:
-    """`uploads/` of the home: one folder per content, named by its digest, that holds the file under its own name."""
+    """One folder per content, named by its digest, that holds the file under its own name. See `uploads_of`."""
 
-    def __init__(self, home: Path) -> None:
-        self._folder = home / "uploads"
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def check(self) -> None:
+        """Raises StorageUnavailable where files cannot be kept; a folder is proved with the home."""
 
     def take_in(self, source: IO[bytes]) -> Incoming:
         """Copies a file into the folder; `settle` or `drop` must follow.
@@ -209,10 +214,14 @@ class UploadFolder:
         else:
             incoming.path.unlink(missing_ok=True)
 
-    def orphans(self, kept: Sequence[Document]) -> dict[str, Path]:
-        """The files and folders that no book has, by the digest of their content."""
+    def contents(self) -> dict[str, str]:
+        """The names of the files and folders that are kept, by the digest of their content."""
+        return {path.parent.name: path.name for path in self._folder.glob("[!.]*/*")}
+
+    def orphans(self, kept: Sequence[Document]) -> dict[str, str]:
+        """The names of the files and folders that no book has, by the digest of their content."""
         books = {book.sha256 for book in kept}
-        return {path.parent.name: path for path in self._folder.glob("[!.]*/*") if path.parent.name not in books}
+        return {sha256: name for sha256, name in self.contents().items() if sha256 not in books}
 
     def sweep(self, orphans: Iterable[str], *, older_than_s: float = 0.0) -> list[str]:
         """Removes half uploads and these contents; gives the names of the files.
@@ -240,10 +249,74 @@ class UploadFolder:
     def forget(self, sha256: str, kept: Sequence[Document]) -> None:
         """Removes the files kept for a content, unless a book that is kept has it: two sites may be alike."""
         if not any(book.sha256 == sha256 and not Path(book.source).is_absolute() for book in kept):
-            shutil.rmtree(self._folder / sha256, ignore_errors=True)
+            self._remove(sha256)
+
+    def _remove(self, sha256: str) -> None:
+        shutil.rmtree(self._folder / sha256, ignore_errors=True)
 
 
-def page_source(home: Path, library: Library, document_id: str) -> Path | None:
+class SharedUploads(UploadFolder):
+    """Uploads in a storage that several servers share; a folder of this server's own has copies of what it read.
+
+    Args:
+        folder: of the copies, made again where they are missing.
+    """
+
+    def __init__(self, folder: Path, files: SharedFiles) -> None:
+        super().__init__(folder)
+        self._files = files
+
+    def check(self) -> None:
+        """Raises StorageUnavailable where files cannot be kept."""
+        self._files.check()
+
+    def settle(self, incoming: Incoming, name: str) -> Path:
+        """Copies a file or folder to the storage, keeps the copy here, and returns its path."""
+        self._files.put(incoming.path, f"{incoming.sha256}/{name}")
+        return super().settle(incoming, name)
+
+    def contents(self) -> dict[str, str]:
+        """What the storage keeps."""
+        return {sha256: name for sha256, (name, _) in self._files.names().items()}
+
+    def find(self, sha256: str) -> Path | None:
+        """The copy here of the file kept for a content, fetched where there is none yet."""
+        if (path := super().find(sha256)) is not None:
+            return path
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=PARTIAL_PREFIX, dir=self._folder) as part:
+            fetched = Path(part, sha256)
+            if self._files.get(sha256, fetched):
+                with suppress(OSError):  # another has fetched it meanwhile
+                    fetched.rename(self._folder / sha256)
+        return super().find(sha256)
+
+    def sweep(self, orphans: Iterable[str], *, older_than_s: float = 0.0) -> list[str]:
+        """Removes these contents there and here, and copies whose original is gone; gives the names of the files."""
+        kept, before = self._files.names(), datetime.now(UTC) - timedelta(seconds=older_than_s)
+        gone = [sha256 for sha256 in orphans if sha256 in kept and kept[sha256][1] <= before]
+        for sha256 in gone:
+            self._files.remove(sha256)
+        copies = [sha256 for sha256 in super().contents() if sha256 in gone or sha256 not in kept]
+        swept = set(super().sweep(copies, older_than_s=older_than_s))
+        return sorted(swept | {kept[sha256][0] for sha256 in gone})
+
+    def _remove(self, sha256: str) -> None:
+        self._files.remove(sha256)
+        super()._remove(sha256)
+
+
+def uploads_of(settings: CoalesceSettings) -> UploadFolder:
+    """Where the settings say that uploads are kept. Raises InvalidInput for an address that cannot be used."""
+    url, folder = settings.uploads_url, settings.uploads_folder
+    if url is None or url.startswith("file:"):
+        return UploadFolder(folder)
+    from api.shared_files import SharedFiles
+
+    return SharedUploads(folder, SharedFiles(url))
+
+
+def page_source(uploads: UploadFolder, library: Library, document_id: str) -> Path | None:
     """The PDF of a book where it still is; None for unknown books, other formats and files that are gone."""
     try:
         document = library.document(document_id)
@@ -252,9 +325,8 @@ def page_source(home: Path, library: Library, document_id: str) -> Path | None:
     if document.format != "pdf":
         return None
     source = Path(document.source)  # an upload's is its bare name
-    uploaded = sorted((home / "uploads" / document.sha256).glob("*"))
-    candidates = [*uploaded, source] if source.is_absolute() else uploaded
-    return next((path for path in candidates if path.is_file()), None)
+    candidates = [uploads.find(document.sha256), source if source.is_absolute() else None]
+    return next((path for path in candidates if path is not None and path.is_file()), None)
 
 
 def file_name(given: str) -> str:
@@ -326,12 +398,12 @@ class Books:
     """
 
     def __init__(
-        self, home: Path, library: Callable[[], Library], jobs: JobQueue, forget: Callable[[str], None]
+        self, folder: UploadFolder, library: Callable[[], Library], jobs: JobQueue, forget: Callable[[str], None]
     ) -> None:
         self._library = library
         self._forget = forget
         self._jobs = jobs
-        self._folder = UploadFolder(home)
+        self.folder = folder
         self._lock = threading.Lock()
 
     def upload(self, source: IO[bytes], name: str) -> Taken:
@@ -350,7 +422,7 @@ class Books:
             raise UnsupportedFormat(
                 msg("{}: {} are not read", repr(name), what), hint=msg("These endings are read: {}.", endings)
             )
-        return self._queue(self._folder.take_in(source), name)
+        return self._queue(self.folder.take_in(source), name)
 
     def upload_folder(self, files: Sequence[tuple[str, IO[bytes]]]) -> Taken:
         """As `upload`, for the text files of a folder, which are the chapters of one book.
@@ -368,22 +440,22 @@ class Books:
             name = tops.pop()
             paths = [PurePosixPath(*path.parts[1:]) for path in paths]
         contents = (content for _, content in files)
-        return self._queue(self._folder.take_in_folder(list(zip(paths, contents, strict=True))), name)
+        return self._queue(self.folder.take_in_folder(list(zip(paths, contents, strict=True))), name)
 
     def _queue(self, incoming: Incoming, name: str) -> Taken:
         document_id = document_id_of(incoming.sha256)
         with self._lock:
             waiting = self._jobs.unfinished("add", document_id)
             if waiting is not None or self._has(document_id):
-                if waiting is None and self._folder.find(incoming.sha256) is None:
-                    self._folder.settle(incoming, name)  # the book's file was lost
+                if waiting is None and self.folder.find(incoming.sha256) is None:
+                    self.folder.settle(incoming, name)  # the book's file was lost
                 else:
-                    self._folder.drop(incoming)
+                    self.folder.drop(incoming)
                 return Taken(document_id, waiting, new=False)
             # Named only by its job, so that no file stands there without one, whenever the server is killed.
             job = self._jobs.submit(
                 "add",
-                lambda handle: self._add(handle, self._folder.settle(incoming, name)),
+                lambda handle: self._add(handle, self.folder.settle(incoming, name)),
                 document_id=document_id,
                 title=name,
                 undo=lambda: self._undo(incoming),
@@ -416,7 +488,7 @@ class Books:
             )
             with ExitStack() as contents:
                 files = [(PurePosixPath(one.name), contents.enter_context(one.content)) for one in fetched]
-                return self._add_site(handle, self._folder.take_in_folder(files), site, document_id)
+                return self._add_site(handle, self.folder.take_in_folder(files), site, document_id)
 
         with self._lock:
             waiting = self._jobs.unfinished("add", document_id)
@@ -428,12 +500,12 @@ class Books:
         """Adds the pages of a site, or updates its book; the files of an earlier content go."""
         before = self._library().document(document_id).sha256 if self._has(document_id) else None
         if before == incoming.sha256:
-            self._folder.drop(incoming)
+            self.folder.drop(incoming)
             return f"unchanged: {site}"
-        held = self._folder.find(incoming.sha256)  # by an upload of the same pages
+        held = self.folder.find(incoming.sha256)  # by an upload of the same pages
         if held is not None:
-            self._folder.drop(incoming)
-        path = held or self._folder.settle(incoming, site)
+            self.folder.drop(incoming)
+        path = held or self.folder.settle(incoming, site)
         try:
             said = self._add(handle, path, document_id, title=site)  # as a name of a folder it would lose its numbers
         except BaseException:
@@ -444,23 +516,23 @@ class Books:
         return said
 
     def _undo(self, incoming: Incoming) -> None:
-        self._folder.drop(incoming)
+        self.folder.drop(incoming)
         self._forget_files(incoming.sha256)
 
     def _forget_files(self, sha256: str) -> None:
-        self._folder.forget(sha256, self._library().documents())
+        self.folder.forget(sha256, self._library().documents())
 
     def sweep(self) -> None:
         """Removes what uploads left whose jobs failed a day ago or longer."""
         library = self._library()
         with self._lock:
             if self._jobs.unfinished("add") is None:
-                orphans = left_over(self._folder.orphans(library.documents()), library.removed(), self._jobs.list())
-                self._folder.sweep(orphans, older_than_s=LEFT_S)
+                orphans = left_over(self.folder.orphans(library.documents()), library.removed(), self._jobs.list())
+                self.folder.sweep(orphans, older_than_s=LEFT_S)
 
     def renew_outdated(self) -> None:
         """Queues a job that reads again what an earlier version read; until then books are searched as they are."""
-        outdated = self._library().outdated(self._folder.file_of)
+        outdated = self._library().outdated(self.folder.file_of)
         if outdated:
             self._jobs.submit("renew", lambda handle: self._renew(handle, outdated))
 

@@ -16,7 +16,8 @@
     ├── HomeNotWritable            the home folder cannot be written                               (503)
     ├── StorageFull                the disk is full                                                (503)
     ├── VectorStoreUnavailable     the outside vector engine does not answer                       (503)
-    └── DatabaseUnavailable        the shared database does not answer, or cannot be used          (503)
+    ├── DatabaseUnavailable        the shared database does not answer, or cannot be used          (503)
+    └── StorageUnavailable         the shared storage of files does not answer, or cannot be used  (503)
 
 `rag/errors.py` and `evals/errors.py` add the branches of their floors. The numbers are HTTP statuses, set in
 `api/errors.py` only and repeated here for the reader.
@@ -105,6 +106,10 @@ class VectorStoreUnavailable(CoalesceError):
 
 class DatabaseUnavailable(CoalesceError):
     """The shared database does not answer, or cannot be used as it is."""
+
+
+class StorageUnavailable(CoalesceError):
+    """The shared storage of files does not answer, or cannot be used as it is."""
 
 
 def first_line(error: BaseException) -> str:

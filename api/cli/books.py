@@ -99,7 +99,7 @@ def remove(
 ) -> None:
     """Remove a book; nothing of it is found afterwards."""
     settings = settings_of(context)
-    from api.uploads import UploadFolder
+    from api.uploads import uploads_of
     from evals.made_store import MadeQuestions
     from indexes.library import open_library
 
@@ -107,7 +107,7 @@ def remove(
     try:
         document = library.document(document_id)
         library.remove(document_id)
-        UploadFolder(settings.home).forget(document.sha256, library.documents())
+        uploads_of(settings).forget(document.sha256, library.documents())
         MadeQuestions(settings.made_questions_place).forget(document_id)
     finally:
         library.close()

@@ -160,7 +160,7 @@ def page_image(
     document_id: str, page: int, services: ServicesDep, quote: Annotated[str, Query(max_length=MAX_QUOTE_CHARS)] = ""
 ) -> Response:
     """A page of a PDF as a picture, with a quote marked on it."""
-    path = page_source(services.settings.home, services.library, document_id)
+    path = page_source(services.books.folder, services.library, document_id)
     if path is None:
         raise NotFound(f"the file of book {document_id!r} is not there", hint="Add the book again.")
     headers = {"Cache-Control": "private, max-age=3600"}

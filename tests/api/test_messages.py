@@ -64,7 +64,7 @@ def test_a_message_keeps_its_template_through_pickles_copies_and_a_file_of_jobs(
 
 
 HEARD_ON_THE_PAGE = (
-    "api/fetch.py", "api/generator.py", "api/uploads.py", "indexes/readers",
+    "api/fetch.py", "api/generator.py", "api/shared_files.py", "api/uploads.py", "indexes/readers",
     "rag/models/adapters.py", "rag/models/folder.py", "rag/models/gguf.py", "rag/models/home.py",
     "rag/models/loading.py", "rag/generators/local", "rag/generators/openvino.py",
     "rag/generators/vllm.py",
