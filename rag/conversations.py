@@ -32,6 +32,7 @@ from sqlalchemy import (
     Text,
     case,
     delete,
+    exists,
     func,
     insert,
     literal,
@@ -56,6 +57,8 @@ Place: TypeAlias = Literal["page", "call"]
 _DOUBTS = {"supported": "", "partial": " (partly supported)", "unsupported": " (not supported)"}
 TITLE_CHARACTERS = 80
 COMMENT_CHARACTERS = 4000
+MOST_SEARCHED = 20_000
+"""Conversations that a search looks through, the newest of those that may be seen."""
 
 _TABLES = MetaData()
 _conversations = Table(
@@ -67,8 +70,8 @@ _conversations = Table(
     Column("updated_at", Text, nullable=False),
     Column("owner", Text, nullable=False, server_default=""),
     Column("begun_in", Text, nullable=False, server_default=""),
-    Index("conversations_by_time", "updated_at", "id"),
-    Index("conversations_of", "owner", "updated_at", "id"),
+    Index("conversations_by_time", "updated_at", "id", "begun_in"),
+    Index("conversations_of", "owner", "updated_at", "id", "begun_in"),
 )
 _answers = Table(
     "answers",
@@ -99,7 +102,7 @@ _votes = Table(
     Column("blind", Boolean, nullable=False),
     Column("answers", Text, nullable=False),
 )
-CONVERSATIONS = Schema("conversations_3", _TABLES)
+CONVERSATIONS = Schema("conversations_4", _TABLES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +217,7 @@ class ConversationStore:
         """The conversations, last used first.
 
         Args:
-            search: only those whose title or one of whose questions and answers holds it.
+            search: only those of the newest `MOST_SEARCHED` whose title or one of whose questions and answers holds it.
             of_the_page: without those begun by a call or a command.
             limit: the most that are given.
             after: `updated_at` and `id` of the one behind which to begin.
@@ -225,17 +228,17 @@ class ConversationStore:
             wanted.append(tuple_(*place) < tuple_(*map(literal, after)))
         if of_the_page:
             wanted.append(_conversations.c.begun_in != "call")
-        if text := search.strip():
-            said = (json_text(_answers.c.body, name) for name in ("question", "answer"))
-            within = select(_answers.c.conversation_id).where(
-                or_(*(one.icontains(text, autoescape=True) for one in said))
-            )
-            title = _conversations.c.title.icontains(text, autoescape=True)
-            wanted.append(or_(title, _conversations.c.id.in_(within)))
+        newest_first = [each.desc() for each in place]
         with self._database.reading() as connection:
-            rows = connection.execute(
-                _with_counts().where(*wanted).order_by(*(each.desc() for each in place)).limit(limit)
-            )
+            if text := search.strip():
+                end = select(*place).where(*wanted).order_by(*newest_first).offset(MOST_SEARCHED).limit(1)
+                if (oldest := connection.execute(end).one_or_none()) is not None:
+                    wanted.append(tuple_(*place) > tuple_(*map(literal, oldest)))
+                said = (json_text(_answers.c.body, name) for name in ("question", "answer"))
+                title, *answer = (one.icontains(text, autoescape=True) for one in (_conversations.c.title, *said))
+                of_it = _answers.c.conversation_id == _conversations.c.id
+                wanted.append(or_(title, exists().where(of_it, or_(*answer))))
+            rows = connection.execute(_with_counts().where(*wanted).order_by(*newest_first).limit(limit))
             return tuple(Conversation(*row) for row in rows)
 
     def rename(self, conversation_id: str, title: str) -> Conversation:

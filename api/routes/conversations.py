@@ -23,17 +23,18 @@ from api.schemas.base import attached, error_responses
 from api.schemas.study import Learner
 from evals.export import feedback_cases
 from indexes.jsonl import to_jsonl
-from rag.conversations import Conversation, Feedback, Place, conversation_markdown
+from rag.conversations import MOST_SEARCHED, Conversation, Feedback, Place, conversation_markdown
 from rag.question import reject_control_characters
 
 router = APIRouter(prefix="/v1", tags=["conversations"])
+SEARCHED = f"only those whose title or text holds it, of the newest {MOST_SEARCHED:,}, or those behind the cursor"
 BegunIn = Annotated[Place | None, Query(description="`page`: without those begun by programs and commands")]
 
 
 @router.get("/conversations", responses=error_responses(400, 422, 503))
 def list_conversations(
     store: ConversationsDep,
-    search: Annotated[str, Query(max_length=200, description="only those whose title or text holds it")] = "",
+    search: Annotated[str, Query(max_length=200, description=SEARCHED)] = "",
     begun_in: BegunIn = None,
     limit: Limit = USUAL_LIMIT,
     cursor: Cursor = None,

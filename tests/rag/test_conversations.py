@@ -159,5 +159,10 @@ def test_a_page_of_a_million_conversations_takes_no_longer_than_one_of_few(store
         began = time.process_time()
         page = seen.list(limit=100)
         after = seen.list(limit=100, after=(page[-1].updated_at, page[-1].id))
+        seen.delete(page[0].id)
         assert time.process_time() - began < 0.05
         assert len(page) == len(after) == 100 and page[-1].updated_at > after[0].updated_at
+        began = time.process_time()
+        assert len(seen.list("T", limit=100)) == 100
+        assert seen.list("not there", limit=100) == seen.of("o2").list("o", limit=100, of_the_page=True) == ()
+        assert time.process_time() - began < 1
