@@ -57,6 +57,7 @@ Place: TypeAlias = Literal["page", "call"]
 _DOUBTS = {"supported": "", "partial": " (partly supported)", "unsupported": " (not supported)"}
 TITLE_CHARACTERS = 80
 COMMENT_CHARACTERS = 4000
+DELETED_TOGETHER = 1000
 MOST_SEARCHED = 20_000
 """Conversations that a search looks through, the newest of those that may be seen."""
 
@@ -264,14 +265,12 @@ class ConversationStore:
     def delete_all(self, *, of_the_page: bool = False) -> int:
         """Remove every conversation, or those that the page lists; gives how many."""
         listed = _conversations.c.begun_in != "call" if of_the_page else true()
-        with self._database.writing() as connection:
-            return connection.execute(delete(_conversations).where(self._owned, listed)).rowcount
+        return self._delete(listed)
 
     def delete_before(self, moment: datetime) -> int:
         """Remove the conversations that were last used before a moment, with answers and feedback; gives how many."""
         old = _conversations.c.updated_at < moment.astimezone(UTC).isoformat(timespec="microseconds")
-        with self._database.writing() as connection:
-            return connection.execute(delete(_conversations).where(self._owned, old)).rowcount
+        return self._delete(old)
 
     # --- answers
 
@@ -398,6 +397,16 @@ class ConversationStore:
     @property
     def _owned(self) -> ColumnElement[bool]:
         return _conversations.c.owner == self._owner if self._owner is not None else true()
+
+    def _delete(self, which: ColumnElement[bool]) -> int:
+        """Remove conversations some at a time, so that no other writer waits for all of them; gives how many."""
+        some = select(_conversations.c.id).where(self._owned, which).limit(DELETED_TOGETHER)
+        gone, deleted = 0, DELETED_TOGETHER
+        while deleted == DELETED_TOGETHER:
+            with self._database.writing() as connection:
+                deleted = connection.execute(delete(_conversations).where(_conversations.c.id.in_(some))).rowcount
+            gone += deleted
+        return gone
 
     def _only(self, conversation_id: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
         return _conversations.c.id == conversation_id, self._owned

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from fakes import make_answer, make_passage
 from sqlalchemy import insert
 
 from indexes.errors import InvalidInput, NotFound
+from rag import conversations
 from rag.conversations import (
     CONVERSATIONS,
     TITLE_CHARACTERS,
@@ -126,6 +128,18 @@ def test_a_store_narrowed_to_an_owner_knows_no_others(store: ConversationStore) 
             peek()
     assert len(store.list()) == 2 and len(store.feedback()) == 1
     assert store.of(None) is store
+
+
+def test_all_conversations_of_an_owner_are_removed_however_many_go_together(
+    store: ConversationStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conversations, "DELETED_TOGETHER", 2)
+    for owner in ("a", "b"):
+        for _ in range(5):
+            store.of(owner).create()
+    assert store.of("a").delete_all() == 5
+    assert (len(store.of("a").list()), len(store.of("b").list())) == (0, 5)
+    assert store.delete_before(datetime.now(UTC)) == 5
 
 
 # --- votes
