@@ -67,7 +67,7 @@ def test_ways_to_search_and_a_choice_question_are_compared_in_chinese_on_a_phone
     site.generator.arms = ("rag",)
     site.generator.pieces = (f"A warp has 32 threads [1].\n\n```\n{'x' * 400}\n```\n",)
     page = open_page("/compare", **PHONE, locale="zh-CN")
-    expect(page.get_by_role("button", name="获取语言模型（1,093 MB）")).to_be_visible()
+    expect(page.get_by_role("link", name="获取或选择模型").first).to_have_attribute("href", "/settings")
     page.get_by_role("button", name="对比", exact=True).click()
     expect(page.locator(".toast")).to_contain_text("问题是空的。")
     page.locator(".toast").click()

@@ -8,7 +8,6 @@ import { either, number, questionText, t } from "../texts.js";
 import { Written, useDrawn } from "./answer.js";
 import { sendOnEnter } from "./ask.js";
 import { Filters, filtersFrom, filtersToSend } from "./filters.js";
-import { Rows, useJobs } from "./jobs.js";
 import { Source, useSource } from "./source.js";
 import { Tune } from "./tune.js";
 
@@ -20,7 +19,6 @@ const KINDS = {
   answers: ["quotes", "both", "free"].map((answers) => ({ name: `rag answers=${answers}`, answers })),
 };
 const LETTERS = "ABCDEFGH";
-const MODEL = "qwen2.5-coder-1.5b"; // what is offered where no language model answers
 const MEBIBYTE = 2 ** 20;
 
 /** Heading and the two parts of the view. */
@@ -164,7 +162,8 @@ export function Compare({ site, query }) {
   const chosen = kind === "choice";
   return html`<${Fragment}><${CompareHead} current="compare" />
     <p class="lead">${t("compare.lead")}</p>
-    ${arms.length < 2 && html`<${Offer} site=${site} />`}
+    ${arms.length < 2 && html`<section class="card"><p>${t("compare.one_arm")}
+      ${!owner && html` <a href=${`${BASE}settings`}>${t("compare.other_model")}</a>`}</p></section>`}
     <section class="card">
       <${Field} label=${t("compare.what")}><${Select} id="compare-kind" value=${kind} onChange=${ofKind} disabled=${busy}
         options=${kinds.map((one) => [one, t(`compare.kind.${one}`)])} /><//>
@@ -199,24 +198,6 @@ function shuffle(items) {
     const other = Math.floor(Math.random() * (last + 1));
     [items[last], items[other]] = [items[other], items[last]];
   }
-}
-
-/** Says that only one arm runs, with what opens the others. */
-function Offer({ site }) {
-  const mayChange = !site.session.learner;
-  const { rows, look } = useJobs({ kinds: ["generator"] }); // `Tune` hears of its end
-  const [available] = useFetched(async () => (mayChange ? (await rest.generator()).available : []), []);
-  const model = available?.find((one) => one.name === MODEL);
-  const fetchModel = () => attempt(async () => {
-    await rest.switchGenerator({ generator: "local", model: MODEL });
-    look();
-  });
-  return html`<section class="card offer"><p>${t("compare.one_arm")}</p>
-    ${mayChange && html`<div class="row">
-      ${model && !rows.length && html`<${Button} kind="primary" onClick=${fetchModel}>${t("compare.get_model", { size: number(Math.round(model.download_bytes / 1e6)) })}<//>`}
-      <a href=${`${BASE}settings`}>${t("compare.other_model")}</a></div>
-      <${Rows} rows=${rows} />`}
-  </section>`;
 }
 
 function Arms({ arms, left, onChange }) {

@@ -2,7 +2,7 @@
 import { Button, Field, Missing, Problem, Select, attempt } from "../controls.js";
 import { html, useEffect, useState } from "../html.js";
 import * as rest from "../rest.js";
-import { count, either, number, t } from "../texts.js";
+import { count, either, has, t } from "../texts.js";
 import { Rows, useJobs } from "./jobs.js";
 
 const QUANTIZATIONS = ["", "none", "int8", "nf4"]; // "" is as the server's settings say
@@ -55,7 +55,7 @@ function Answering({ site }) {
 const nameOf = ({ generator, model, adapter }) => [
   either(`generator.${generator}`, generator), generator !== "extractive" && `: ${model}`, adapter && ` + ${adapter}`,
 ].filter(Boolean).join("");
-const megabytes = (bytes) => t("settings.megabytes", { n: number(Math.round(bytes / 1e6)) });
+const size = (bytes) => (bytes < 1e9 ? `${Math.round(bytes / 1e6)} MB` : `${(bytes / 1e9).toFixed(1)} GB`);
 
 /** The books' own sentences, the models of engines, those of this machine, and those that can be fetched. */
 function Choices({ found, use }) {
@@ -69,11 +69,15 @@ function Choices({ found, use }) {
       onUse=${() => use({ generator: "remote", base_url, model })} />`)}
     ${models.map((model) => html`<${Local} key=${model.name} model=${model} found=${found} use=${use}
       adapters=${adapters.filter((one) => one.fits.includes(model.name)).map((one) => one.name)} />`)}
-    ${available.filter((one) => one.writes_answers && !one.here).map((one) => html`<${Choice} key=${one.name} name=${one.name} label=${t("settings.get_and_use")}
-      detail=${[one.about, one.licence, megabytes(one.download_bytes)].join(" · ")} onUse=${() => use({ generator: "local", model: one.name })} />`)}
+    ${available.filter((one) => one.writes_answers && !one.here).map((one) => html`<${Choice} key=${one.name} name=${one.name}
+      label=${t("settings.get_and_use")} detail=${[one.about, one.licence, size(one.download_bytes)].join(" · ")}
+      onUse=${() => use({ generator: "local", model: one.name })}><${Measured} name=${one.name} /><//>`)}
   </ul>
   ${!engines.length && html`<p class="soft">${t("settings.no_engine")}</p>`}`;
 }
+
+/** What a model that we measured is good for. */
+const Measured = ({ name }) => has(`settings.about.${name}`) && html`<span class="soft">${t(`settings.about.${name}`)}</span>`;
 
 /** A model of this machine, with how it is loaded behind 'More'. */
 function Local({ model, found, use, adapters }) {
@@ -82,8 +86,9 @@ function Local({ model, found, use, adapters }) {
   const [adapter, setAdapter] = useState((here && found.adapter) || "");
   const [quantization, setQuantization] = useState((here && QUANTIZATIONS.includes(found.quantization) && found.quantization) || "");
   const choose = () => use({ generator: "local", model: model.name, adapter: adapter || null, quantization: quantization || null });
-  return html`<${Choice} name=${model.name} detail=${[model.architecture, megabytes(model.weights_bytes)].join(" · ")} here=${here} onUse=${choose}
+  return html`<${Choice} name=${model.name} detail=${[model.architecture, size(model.weights_bytes)].join(" · ")} here=${here} onUse=${choose}
     label=${here ? t("settings.apply") : undefined} again>
+    <${Measured} name=${model.name} />
     <details class="file-form"><summary>${t("more")}</summary><div class="row">
       <${Field} label=${t("settings.quantization")}><${Select} value=${quantization} onChange=${setQuantization}
         options=${QUANTIZATIONS.map((name) => [name, t(`quantization.${name || "auto"}`)])} /><//>
