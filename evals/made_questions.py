@@ -1,8 +1,8 @@
 """Questions made from any book, best first, each checked against the book itself; no language model is needed.
 
-Drafts (`evals/question_drafts.py`) are ranked, and the best of them checked: the question alone finds its passage, the
-quote is verbatim and holds the answer, the answer does not stand in the question, no other question is like it, and of
-four options the encoder picks the right one. What does not pass is marked, and kept where a book gives nothing better.
+Drafts (`evals/question_drafts.py`) are ranked, and the best of them checked: the question alone finds its passage and
+its sentence, the quote is verbatim and holds the answer, the answer does not stand in the question, and no other
+question is like it. What does not pass is marked, and kept where a book gives nothing better.
 
 Where a language model answers, it writes up to half of the questions, and the same checks mark them.
 """
@@ -21,7 +21,7 @@ from itertools import combinations
 import numpy as np
 
 from evals.made_store import made_id
-from evals.question_drafts import BLANK, MOST_SENTENCES, RULES, Draft, Drafts, draft_questions, points_elsewhere
+from evals.question_drafts import MOST_SENTENCES, RULES, Draft, Drafts, draft_questions, points_elsewhere
 from evals.questions import FACT_WORDS, MOST_BY_DEFAULT, NUM_CHOICES, BankQuestion, Gold, QuestionType
 from indexes.embedder import Matrix
 from indexes.errors import Busy, Cancelled
@@ -31,7 +31,6 @@ from indexes.types import Filters, StoredNode
 from indexes.words import count_words, is_chinese, terms_of
 from rag.engine import AnswerEngine
 from rag.errors import DoesNotFitInMemory, GenerationFailed, PromptTooLong
-from rag.generators.encoder import EncoderAnswerer
 from rag.generators.protocol import GenerationRequest, Generator, TextPiece
 from rag.query import english_query
 from rag.tuning.synthesis import QuestionsSeen
@@ -45,21 +44,17 @@ LEAST_ALIKE = 0.2
 MOST_PER_ANSWER = 2
 MOST_AHEAD = 1
 """Questions by which one rank of the right option by length may be ahead of the rarest."""
-_MOST_COMPARED = 1000
-"""Drafts whose sentences are compared with their headings."""
 _CHECKED_PER_QUESTION = 6
 """Drafts that are checked for each question wanted."""
 _LATER = 30
 """Places by which a question comes later that stands alone, but is not surely found or answered as the book does."""
-_AGAIN = 0.25
-"""What a draft loses in rank for each earlier one of its kind, as a share of all, and of its chapter."""
-_MOST_STATEMENTS = 0.2
+_AGAIN = 0.03
+"""What a draft loses in rank for each earlier one of its kind, and by half for each of its chapter."""
+_MOST_STATEMENTS = 0.3
 """Share of drafts that may be statements: nearly every sentence gives one."""
 _SCREENED_PASSAGES = 5
 _PLAUSIBLE = 6
-"""So many wrong options, the nearest in meaning or size, are drawn from."""
-_NEAREST = 3
-"""So many are drawn from for a statement that is false."""
+"""So many wrong options, the nearest in meaning, are drawn from."""
 _FEW = 8
 """Fewer questions than this are explained."""
 _WRITTEN_AT_ONCE = 4
@@ -128,7 +123,7 @@ def make_questions(
         Cancelled: `cancelled` became true.
     """
     wanted = count if count is not None else MOST_BY_DEFAULT
-    drafts = _on_topic(draft_questions(engine.library.nodes_of(document_id)), engine.library.embed)
+    drafts = draft_questions(engine.library.nodes_of(document_id))
     checker = _Checker(engine, document_id, drafts, frozenset(types or MADE_TYPES))
     found: list[tuple[int, BankQuestion]] = []
     kept = 0
@@ -167,43 +162,29 @@ def why_few(nodes: Sequence[StoredNode], made: int) -> Message | None:
     return None
 
 
-def _on_topic(drafts: Drafts, embed: Callable[[Sequence[str]], Matrix]) -> Drafts:
-    """The most promising drafts, worth more the nearer their sentence is to the headings over it and to the book's
-    middle, and what they ask for to their sentence."""
-    best = drafts.drafts[:_MOST_COMPARED]
-    if not best:
-        return drafts
-    said = embed([draft.statement.text for draft in best])
-    headed = embed([" > ".join((*draft.statement.node.heading_path[-2:],)) or " " for draft in best])
-    asked = embed([draft.answer for draft in best])
-    middle = said.mean(axis=0)
-    topic = 3 * said @ middle / float(np.linalg.norm(middle)) + (said * headed).sum(axis=1) + (said * asked).sum(axis=1)
-    ranked = [replace(draft, worth=draft.worth + float(near)) for draft, near in zip(best, topic, strict=True)]
-    ranked.sort(key=lambda draft: -draft.worth)
-    return Drafts((*ranked, *drafts.drafts[_MOST_COMPARED:]), drafts.pool)
-
-
 def _ranked(drafts: Sequence[Draft], most: int) -> Iterator[Draft]:
     """The best drafts by worth, less the more of their kind and chapter have come before, so that any beginning of them
-    is of several kinds and covers the book."""
-    left: dict[tuple[str, int], list[Draft]] = defaultdict(list)
+    is of several kinds and covers the book; of statements those with `not` and those without are two kinds."""
+    left: dict[tuple[str, str, int], list[Draft]] = defaultdict(list)
     for draft in reversed(drafts):
-        left[draft.kind, draft.statement.node.chapter].append(draft)
+        side = draft.options if draft.kind == "statement" else ""
+        left[draft.kind, side, draft.statement.node.chapter].append(draft)
     kinds: Counter[str] = Counter()
     chapters: Counter[int] = Counter()
     for _ in range(min(most, len(drafts))):
 
-        def value(group: tuple[str, int]) -> float:
-            kind, chapter = group
-            return left[group][-1].worth - _AGAIN * (kinds[kind] / 4 + chapters[chapter] / 2)
+        def value(group: tuple[str, str, int]) -> float:
+            kind, side, chapter = group
+            return left[group][-1].worth - _AGAIN * (kinds[kind + side] + chapters[chapter] / 2)
 
-        enough = kinds["statement"] > _MOST_STATEMENTS * kinds.total()
-        others = [group for group in left if not (enough and group[0] == "statement")]
+        enough = kinds["statement"] > _MOST_STATEMENTS * chapters.total()
+        ahead = 2 * kinds["statementso"] > kinds["statement"]
+        others = [g for g in left if g[0] != "statement" or not (enough or (ahead and g[1] == "so"))]
         best = max(others or left, key=value)
         draft = left[best].pop()
         if not left[best]:
             del left[best]
-        kinds[draft.kind] += 1
+        kinds.update({draft.kind, best[0] + best[1]})
         chapters[draft.statement.node.chapter] += 1
         yield draft
 
@@ -249,7 +230,6 @@ class _Checker:
 
     def __init__(self, engine: AnswerEngine, document_id: str, drafts: Drafts, types: frozenset[str]) -> None:
         self._engine = engine
-        self._encoder = EncoderAnswerer(engine.library.embed, "")
         self._filters = Filters(document_ids=(document_id,))
         self._document_id = document_id
         self._types = types
@@ -259,11 +239,13 @@ class _Checker:
         self._quotes: set[str] = set()
         self._asked: set[str] = set()
         self._answers: Counter[str] = Counter()
-        self._true_ones = 0
+        self._said: Counter[str] = Counter()
 
     def question(self, draft: Draft) -> BankQuestion | None:
         """The draft as a question; None where it is like an earlier one, or of no type that is wanted."""
         quote, answer = draft.statement.quote, draft.answer.lower().removesuffix("s")
+        if draft.kind == "statement":
+            answer = quote
         often = self._answers[answer] >= MOST_PER_ANSWER
         open_too = "short" in self._types
         if quote in self._quotes or often or (draft.kind == "statement" and not open_too):
@@ -272,16 +254,13 @@ class _Checker:
         wants_choice = "choice" in self._types and draft.options and (draft.kind != "name" or not open_too)
         drawn = None
         if draft.kind == "statement":
-            found = self._twin(draft, rng)
-            if found is None:
-                return None
-            draft = found
+            draft = self._true_or_false(draft)
         elif wants_choice:
             drawn = self._options.draw(draft.answer, self._wrong(draft), rng)
         if drawn is None and not open_too:
             return None
         choices = drawn.texts if drawn is not None else ()
-        checked = self._holds(draft, choices)
+        checked = self._holds(draft)
         if draft.made_by != RULES and not checked:
             return None  # the rules' own follows
         if draft.question in self._asked or not self._seen.add(f"{draft.question} {draft.answer}"):
@@ -293,20 +272,14 @@ class _Checker:
         self._answers[answer] += 1
         return _question(draft, choices, self._document_id, checked=checked)
 
-    def _twin(self, draft: Draft, rng: random.Random) -> Draft | None:
-        """A statement as the book has it or, every second time, with another answer in the place of its own."""
-        near = self._options.plausible(draft.answer, self._wrong(draft))
-        if not near:
-            return None
-        true = self._true_ones <= 0 if self._true_ones else rng.random() < 0.5
-        self._true_ones += 1 if true else -1
-        said = draft.answer if true else rng.choice(near[:_NEAREST])
-        at = draft.question.index(BLANK)
-        said = said[:1].upper() + said[1:] if draft.question[at - 1] == "“" else said
-        answer = "True" if true else f"False: {draft.answer}, not {said}"
-        return replace(draft, question=draft.question.replace(BLANK, said), answer=answer)
+    def _true_or_false(self, draft: Draft) -> Draft:
+        """A statement, or every second time its opposite, so that neither `not` nor its lack tells."""
+        self._said[draft.options] += 1
+        if self._said[draft.options] % 2 == (draft.options == "not"):
+            return draft
+        return replace(draft, question=draft.opposite, answer=f"False: {draft.statement.text}")
 
-    def _holds(self, draft: Draft, choices: Sequence[str]) -> bool:
+    def _holds(self, draft: Draft) -> bool:
         """Whether a question passes every check."""
         quote, statement = draft.statement.quote, draft.kind == "statement"
         if not draft.stands_alone:
@@ -322,21 +295,12 @@ class _Checker:
         if draft.kind == "abbreviation":
             return True  # many sentences have it, and one spells it out
         read = self._engine.reader.read(english_query(draft.question), found)
-        if not read or not (read[0].unit.text in quote or quote in read[0].unit.text):
-            return False
-        if choices:
-            request = GenerationRequest(draft.question, "rag", found)
-            scores = self._encoder.score_choices(request, tuple(choices)).scores
-            return choices[scores.index(max(scores))] == draft.answer
-        return True
+        return bool(read) and (read[0].unit.text in quote or quote in read[0].unit.text)
 
     def _wrong(self, draft: Draft) -> list[str]:
         """Answers of the draft's class that are wrong."""
         said, own = terms_of(draft.question).pieces, terms_of(draft.answer).pieces
         wrong = [text for text in self._pool.get(draft.options, ()) if not _holds(draft.statement.quote, text)]
-        if draft.kind == "number":
-            size = _size(draft.answer)
-            return [text for text in wrong if _size(text) != size and size / 10 <= _size(text) <= size * 10]
         kept = []
         for text in wrong[:400]:
             pieces = terms_of(text).pieces
@@ -351,8 +315,8 @@ class DrawnOptions:
 
     Attributes:
         place: of the right one, from 0.
-        shorter: how many wrong ones are shorter, or smaller numbers, than the right one.
-        nearer: how many are nearer to the middle of all four by meaning; -1 for numbers.
+        shorter: how many wrong ones are shorter than the right one.
+        nearer: how many are nearer to the middle of all four by meaning.
     """
 
     texts: tuple[str, ...]
@@ -378,7 +342,6 @@ class OptionDrawer:
 
     def draw(self, answer: str, wrong: Sequence[str], rng: random.Random) -> DrawnOptions | None:
         """Of all threes of plausible wrong options the one that levels best; None where none keeps the level."""
-        numbers = bool(_first_number(answer))
         plausible = self.plausible(answer, wrong)
         vectors = self._vectors_of([answer, *plausible])
         place = min(range(NUM_CHOICES), key=lambda place: (self._places[place], rng.random()))
@@ -387,11 +350,11 @@ class OptionDrawer:
         found: list[tuple[tuple[float, ...], DrawnOptions]] = []
         for three in combinations(range(len(plausible)), NUM_CHOICES - 1):
             texts = [plausible[row] for row in three]
-            sizes = [_size(text) - _size(answer) or rng.random() - 0.5 for text in texts]  # one as long is either
+            sizes = [len(text) - len(answer) or rng.random() - 0.5 for text in texts]  # one as long is either
             four = vectors[[0, *(row + 1 for row in three)]]
             middle = four @ four.sum(axis=0)
             shorter = sum(size < 0 for size in sizes)
-            nearer = -1 if numbers else int((middle[1:] > middle[0]).sum())
+            nearer = int((middle[1:] > middle[0]).sum())
             if self._shorter[shorter] <= most:
                 level = self._shorter[shorter] + self._nearer[nearer]
                 used = sum(self._used[text] for text in texts)
@@ -402,12 +365,10 @@ class OptionDrawer:
         return min(found, key=lambda item: item[0])[1] if found else None
 
     def plausible(self, answer: str, wrong: Sequence[str]) -> list[str]:
-        """The wrong answers nearest in meaning, or size, to the right one, that do not mean the same."""
+        """The wrong answers nearest in meaning to the right one, that do not mean the same."""
         wrong = list({text.lower(): text for text in wrong}.values())
         if not wrong:
             return []
-        if _first_number(answer):
-            return sorted(wrong, key=lambda text: abs(_size(text) - _size(answer)))[:_PLAUSIBLE]
         vectors = self._vectors_of([answer, *wrong])
         near = vectors[1:] @ vectors[0]
         return [wrong[row] for row in (-near).argsort().tolist() if LEAST_ALIKE < near[row] < MOST_ALIKE][:_PLAUSIBLE]
@@ -426,21 +387,8 @@ class OptionDrawer:
         self._used.update(drawn.texts)
 
 
-def _size(text: str) -> float:
-    """What options are matched by: the value of a number, else the length."""
-    number = _first_number(text)
-    return float(re.sub(r"[,\u202f]", "", number)) if number else float(len(text))
-
-
-def _first_number(text: str) -> str:
-    """The number that a text begins with; empty if it begins with none."""
-    number = re.match(r"[\d,.\u202f]+", text)
-    return number[0].rstrip(".,") if number else ""
-
-
 def _holds(text: str, option: str) -> bool:
-    held = _first_number(option) or option  # a number may stand there with its unit written otherwise
-    return re.search(rf"(?<![\w]){re.escape(held)}(?![\w])", text, re.IGNORECASE) is not None
+    return re.search(rf"(?<!\w){re.escape(option)}(?!\w)", text, re.IGNORECASE) is not None
 
 
 def _question(draft: Draft, choices: Sequence[str], document_id: str, *, checked: bool) -> BankQuestion:

@@ -1,9 +1,8 @@
 """Drafts of questions by rule, from a book's own sentences, without a language model.
 
-Six kinds: a definition ('What is a warp?'), an abbreviation ('What does SM stand for?'), a name of code, a number or a
-key term left out of a sentence, and a sentence that is true or whose twin with another term is false. Every sentence
-gives what it can, but for numbers, which one must give that can be understood alone. How much a draft promises is its
-`worth`, by which `evals/made_questions.py` ranks.
+Six kinds: a definition ('What is a warp?'), an abbreviation ('What does SM stand for?'), a sentence that is true or
+says the opposite, a name of code, a key term or a number left out of a sentence. What a draft promises, its `worth`, is
+the share of its kind that two blind readers called good; `evals/made_questions.py` ranks by it.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import re
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
 from typing import Literal, TypeAlias
@@ -27,6 +26,20 @@ MadeKind: TypeAlias = Literal["definition", "abbreviation", "name", "number", "t
 BLANK = "____"
 RULES = "rules"
 """Who wrote a question that no language model did."""
+YIELD: Mapping[MadeKind, float] = {
+    "abbreviation": 0.8,
+    "statement": 0.8,
+    "definition": 0.55,
+    "name": 0.5,
+    "term": 0.4,
+    "number": 0.15,
+}
+"""What share of a kind is good: 240 questions of six books, two readers; statements as true as they stand."""
+_PLAIN_TERM = 0.2
+"""What a definition loses that says what its term is like instead, or whose term the text before must have named."""
+_BETTER_TERM = 0.12
+"""What a term left out gains as its sentence's subject, as a proper name, and as a compound, by the same readers."""
+_FAULT = 0.3
 
 MOST_SENTENCES = 6000
 """Of a longer book so many sentences are read, spread evenly."""
@@ -37,12 +50,6 @@ _TERM_WORDS = 3
 _LEAST_LEFT = 4
 """Content words that must stay when something is left out."""
 _HEADING_WORDS = 8
-_RARE = 1e-4
-"""A word with less than this share of everyday English may be a term: the 1,000th word has it."""
-_UNKNOWN = 8.0
-"""The weight of a term that a book defines and uses no second time."""
-_IS_SUBJECT = 1.5
-"""What it is worth that a term left out is the subject of its sentence."""
 
 _LEANS = (
     r"this|that|these|those|it|its|they|them|their|he|she|his|her|such|here|there|so|and|but|or|then|thus|hence|also|"
@@ -84,20 +91,39 @@ _BEFORE_VERB = frozenset("to can will not may must should could would cannot we 
 _FINITE = frozenset(
     "is are was were has have had can could may might must will would should shall does do did cannot means".split()
 )
+_AFTER_VERB = frozenset("a an the in to by of for on from with be been used".split())
+_IN_SUBJECT = frozenset("a an the each its of in for to on with and or by from between".split())
 _DEFINED = re.compile(
     r"(?:(?:In|On|For|With) [^,]{3,40}, )?(?:(?P<article>[Aa]n?|[Tt]he) )?"
-    r"(?P<term>[A-Za-z][\w\-+/]*(?: [\w\-+/]+){0,3}?)(?: \((?P<short>[A-Z][A-Za-z]{1,7})\))?"
+    r"(?P<term>[A-Za-z][\w\-+/]*(?: [\w\-+/]+){0,3}?)(?: \([A-Z][A-Za-z]{1,7}\))?"
     r" (?P<verb>is|are|means?|refers? to|denotes?)(?: defined as)? "
     r"(?P<what>(?:an?|the|any|one|that|when|how) .{12,240}?)\.?$"
 )
 _ENTRY = re.compile(r"(?P<term>[A-Z`][\w\-+/`() ]{2,45}?)(?: \([^()]{1,30}\))?(?::| [-–—]{1,3}) (?P<what>\S.{20,260})$")
 _SPELT = re.compile(r"\b(?P<long>[A-Za-z]+(?:[ \-][A-Za-z]+){1,6}) \((?P<short>[A-Z][A-Za-z]{1,6}?)(?P<plural>s?)\)")
 _SPELT_AFTER = re.compile(r"\b(?P<short>[A-Z]{2,6})(?P<plural>s?) \((?P<long>[A-Za-z]+(?:[ \-][A-Za-z]+){1,6})\)")
-_NUMBER = re.compile(
-    r"(?<![\w.\-–/:,(\[])(?P<number>\d{1,3}(?:,\d{3})+|\d+(?:\.\d+)?)"
-    r"(?:[ \-](?P<unit>[A-Za-zµ][\w/]*)|(?P<percent> ?%)|(?![\w.\-–/:]\w)(?!\w))"
+_NUMBER = re.compile(r"(?<![\w.\-–/:,(\[^])(?P<number>\d{1,3}(?:,\d{3})+|\d+(?:\.\d+)?)(?=(?: ?%| [a-zµ]|\.?$))")
+_PAIRS = [
+    pair.split("/")
+    for pair in "more/less before/after always/never often/rarely higher/lower highest/lowest larger/smaller "
+    "largest/smallest longer/shorter faster/slower fastest/slowest easier/harder better/worse increase/decrease "
+    "increases/decreases maximum/minimum most/least upper/lower early/late earlier/later".split()
+]
+_OPPOSITES = {
+    "greater": "smaller",
+    "bigger": "smaller",
+    "reduce": "increase",
+    "reduces": "increases",
+    **{second: first for first, second in reversed(_PAIRS)},
+    **dict(_PAIRS),
+}
+_OPPOSITE = re.compile(rf"\b(?:{'|'.join(_OPPOSITES)})\b")
+_NOT = r"(?:n['’]t| not)"
+_SAID = re.compile(
+    r"(?P<before>[A-Z`][^,;:()]{2,80}?) (?P<verb>is|are|was|were|can|must|will|should"
+    rf"|(?:has|have)(?={_NOT}? been)|does(?={_NOT})|do(?={_NOT}))(?P<no>n['’]t| ?not)? (?P<next>\w+)"
 )
-_NAMED = re.compile(r"\b([A-Z]\w*) $")
+"""A sentence up to its first auxiliary, which `not` follows or could."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +140,7 @@ class Statement:
     quote: str
     text: str
     kind: SpanKind
-    faults: int
+    faults: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +148,12 @@ class Draft:
     """A question that is not checked yet.
 
     Attributes:
-        answer: a term, a name, a number, what a definition says.
+        answer: a term, a name, a number, what a definition says; of a statement, "True".
         options: the class of answers that wrong options are drawn from; empty where it is only asked openly.
         accepted: other wordings of the answer.
-        worth: how much it promises; only the order counts.
+        worth: the share of questions like it that are good, less what its sentence leans on.
         stands_alone: nothing of what it shows leans on the text around it.
+        opposite: of a statement, the question about what is not so.
     """
 
     kind: MadeKind
@@ -137,16 +164,8 @@ class Draft:
     accepted: tuple[str, ...] = ()
     worth: float = 0.0
     stands_alone: bool = True
+    opposite: str = ""
     made_by: str = RULES
-
-
-@dataclass(frozen=True, slots=True)
-class Term:
-    """A key term as the book writes it, and how much it is one: rarer in everyday English, headed, used often."""
-
-    text: str
-    weight: float
-    uses: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,16 +180,12 @@ def draft_questions(nodes: Sequence[StoredNode]) -> Drafts:
     """All drafts of a book's nodes, those that promise most first."""
     read = list(_statements(nodes))
     words = _Words(read)
-    terms = _key_terms(nodes, read, words)
+    terms = words.terms()
     statements = [_judged(statement, words) for statement in read]
     pool: dict[str, dict[str, None]] = defaultdict(dict)
-    by_weight = sorted(terms.values(), key=lambda term: (term.uses == 1, -term.weight))
-    for term in by_weight:
-        pool[term_class(term.text)].setdefault(term.text)
-    pool = defaultdict(dict, {group: dict.fromkeys([*held][: max(12, len(held) // 2)]) for group, held in pool.items()})
+    for term in terms.values():
+        pool[term_class(term)].setdefault(term)
     for statement in statements:
-        for match in _NUMBER.finditer(statement.text):
-            pool[_number_class(match)].setdefault(match["number"])
         for match in _CODE.finditer(statement.text):
             if _is_name(match[1]):
                 pool[name_class(match[1])].setdefault(match[1])
@@ -179,13 +194,13 @@ def draft_questions(nodes: Sequence[StoredNode]) -> Drafts:
     return Drafts(tuple(drafts), {group: tuple(texts) for group, texts in pool.items()})
 
 
-def _drafts_of(statement: Statement, terms: Mapping[str, Term]) -> Iterator[Draft]:
+def _drafts_of(statement: Statement, terms: Mapping[str, str]) -> Iterator[Draft]:
     yield from _abbreviations(statement)
+    yield from _turned(statement)
     yield from _definitions(statement, terms)
     yield from _names(statement)
-    yield from _numbers(statement)
     yield from _left_out(statement, terms)
-    yield from _statement_drafts(statement, terms)
+    yield from _numbers(statement)
 
 
 def points_elsewhere(question: str) -> bool:
@@ -198,15 +213,14 @@ def points_elsewhere(question: str) -> bool:
 
 def _statements(nodes: Sequence[StoredNode]) -> Iterator[Statement]:
     found = [
-        Statement(node, node.text[span.start : span.end], _plain(node.text[span.start : span.end]), span.kind, 0)
+        Statement(node, node.text[span.start : span.end], _plain(node.text[span.start : span.end]), span.kind)
         for node in nodes
         if not is_chinese(node.text)
         for span in split_spans(node.text)
         if span.kind in ("sentence", "item")
     ]
     found = [one for one in found if _WORDS[0] <= count_words(one.text) <= _WORDS[1] and not _CONTROL.search(one.quote)]
-    step = max(1, math.ceil(len(found) / MOST_SENTENCES))
-    yield from found[::step]
+    yield from found[:: max(1, math.ceil(len(found) / MOST_SENTENCES))]
 
 
 def _plain(text: str) -> str:
@@ -234,81 +248,38 @@ def _judged(statement: Statement, words: _Words) -> Statement:
 # --- terms and names of a book
 
 
-@dataclass(slots=True)
-class _Use:
-    count: int = 0
-    as_noun: int = 0
-    as_verb: int = 0
-    nodes: set[int] = field(default_factory=set)
-    written: Counter[str] = field(default_factory=Counter)
-
-
 class _Words:
     """What a book's sentences tell of its words: which are verbs, and which groups of them are terms."""
 
     def __init__(self, statements: Sequence[Statement]) -> None:
-        self.uses: dict[str, _Use] = defaultdict(_Use)
-        self.nouns: Counter[str] = Counter()
+        self._nouns: Counter[str] = Counter()
         self._verbs: Counter[str] = Counter()
-        self.total = 0
+        self._as_noun: Counter[str] = Counter()
+        self._written: dict[str, Counter[str]] = defaultdict(Counter)
         for statement in statements:
-            self.total += count_words(statement.text)
             for words, before in _runs(statement.text):
+                noun, verb, run = before in _BEFORE_NOUN, before in _BEFORE_VERB, " ".join(words)
                 if not words[0].endswith("s"):  # 'to threads'
-                    self._verbs[words[0].lower()] += (before in _BEFORE_VERB) - (before in _BEFORE_NOUN)
+                    self._verbs[words[0].lower()] += verb - noun
                 if len(words) <= _TERM_WORDS:
-                    use = self.uses[" ".join(words).lower()]
-                    use.count += 1
-                    use.as_noun += before in _BEFORE_NOUN
-                    use.as_verb += before in _BEFORE_VERB
-                    use.nodes.add(statement.node.ordinal)
-                    if before:  # at its beginning, a sentence gives a capital
-                        use.written[" ".join(words)] += 1
-                if before in _BEFORE_NOUN and len(words) == 1:
-                    self.nouns[words[0].lower()] += 1
+                    self._as_noun[run.lower()] += noun - verb
+                    self._written[run.lower()][run if before else ""] += 1  # a sentence gives its first word a capital
+                if noun and len(words) == 1:
+                    self._nouns[run.lower()] += 1
 
     def is_verb(self, word: str) -> bool:
         """Whether a word, or what is left without `s`, more often follows `to` and `can` than `the` and `of`."""
         return any(self._verbs[form] > 0 for form in (word, word.removesuffix("s"), word.removesuffix("es")))
 
-
-def _is_whole(text: str) -> bool:
-    """Whether a text has a verb for itself and for each clause in it, as far as their forms show."""
-    words = re.findall(r"[a-z]+", text.lower())
-    verbs = sum(word in _FINITE or _is_third_person(word) for word in words[1:])
-    if not verbs:
-        return any(word.endswith("ed") for word in words[1:])
-    return verbs > sum(word in ("that", "which", "who", "whose") for word in words[1:])
-
-
-@lru_cache(maxsize=100_000)
-def _is_third_person(word: str) -> bool:
-    """Whether a word is what a verb with an `-ing` in the encoder's vocabulary becomes after `it`."""
-    if not word.endswith("s") or word.endswith("ss"):
-        return False
-    ranks = _everyday_ranks()
-    bases = (word[:-1], word.removesuffix("es"), re.sub("ies$", "y", word))
-    return any(f"{form}ing" in ranks for base in bases for form in (base, base.removesuffix("e"), base + base[-1:]))
-
-
-def _key_terms(nodes: Sequence[StoredNode], statements: Sequence[Statement], known: _Words) -> dict[str, Term]:
-    """The terms of a book by their lower case: what stands between stop words and marks (Rose and others, 2010: RAKE),
-    weighed by how much oftener the book uses it than everyday English (Ahmad and others, 1999: weirdness)."""
-    headings = {" ".join(re.findall(r"[a-z0-9\-+]+", heading.lower())) for n in nodes for heading in n.heading_path}
-    marked = {match[2].lower() for statement in statements for match in _MARKS.finditer(statement.quote)}
-    title = nodes[0].title.lower() if nodes else ""
-    found = {}
-    for lower, use in known.uses.items():
-        words = lower.split()
-        if use.as_noun <= use.as_verb or not known.nouns[words[-1]] or (len(words) == 1 and len(lower) < 4):
-            continue
-        often = max(math.log2(use.count / known.total / _everyday_share(word)) for word in words)
-        weight = 1.5 * min(often, 9) + 3 * (len(words) > 1) + min(math.log2(use.count), 3) / 2
-        weight += 2 * (lower in headings or lower in marked)
-        weight -= 6 * (lower in title or len(use.nodes) > max(3, len(nodes) / 6))  # what the book is about
-        written = use.written.most_common(1)[0][0] if use.written else lower
-        found[lower] = Term(written, weight, use.count)
-    return found
+    def terms(self) -> dict[str, str]:
+        """The key terms as the book writes them, by their lower case, the most used first: what stands between stop
+        words and marks (Rose and others, 2010: RAKE) and is used as a noun."""
+        found = {}
+        for lower, written in sorted(self._written.items(), key=lambda item: -item[1].total()):
+            if self._as_noun[lower] > 0 and self._nouns[lower.split()[-1]] and len(lower) > 3:
+                del written[""]
+                found[lower] = written.most_common(1)[0][0] if written else lower
+        return found
 
 
 def _runs(text: str) -> Iterator[tuple[list[str], str]]:
@@ -332,11 +303,23 @@ def _runs(text: str) -> Iterator[tuple[list[str], str]]:
         yield words, before
 
 
+def _is_whole(text: str) -> bool:
+    """Whether a text has a verb for itself and for each clause in it, as far as their forms show."""
+    words = re.findall(r"[a-z]+", text.lower())
+    verbs = sum(word in _FINITE or _is_third_person(word) for word in words[1:])
+    if not verbs:
+        return any(word.endswith("ed") for word in words[1:])
+    return verbs > sum(word in ("that", "which", "who", "whose") for word in words[1:])
+
+
 @lru_cache(maxsize=100_000)
-def _everyday_share(word: str) -> float:
-    """How much of everyday English a word is, from its rank in the encoder's vocabulary (Zipf: a tenth of 1/rank)."""
+def _is_third_person(word: str) -> bool:
+    """Whether a word is what a verb with an `-ing` in the encoder's vocabulary becomes after `it`."""
+    if not word.endswith("s") or word.endswith("ss"):
+        return False
     ranks = _everyday_ranks()
-    return 0.1 / (ranks.get(word) or ranks.get(word.removesuffix("s")) or len(ranks))
+    bases = (word[:-1], word.removesuffix("es"), re.sub("ies$", "y", word))
+    return any(f"{form}ing" in ranks for base in bases for form in (base, base.removesuffix("e"), base + base[-1:]))
 
 
 @lru_cache(maxsize=1)
@@ -360,26 +343,6 @@ def name_class(name: str) -> str:
     return {"@": "decorator", "-": "option"}.get(name[0], "name")
 
 
-def _numbers_of(statement: Statement) -> list[re.Match[str]]:
-    """The numbers of a sentence that can be understood alone: not those in code, nor those that end a name (`EPUB 3`).
-
-    In others most are figures, sections, years of citations: readers found none of nine such questions good.
-    """
-    if statement.faults:
-        return []
-    text = _without_code(statement.text)
-    named = ((match, _NAMED.search(text, 0, match.start())) for match in _NUMBER.finditer(text))
-    return [match for match, name in named if name is None or name[1].lower() in STOP_WORDS]
-
-
-def _number_class(match: re.Match[str]) -> str:
-    """Numbers of one class have the same unit and the same places."""
-    unit = (match["percent"] or match["unit"] or "").lower().removesuffix("s")
-    places = len(match["number"].partition(".")[2])
-    year = len(match["number"]) == 4 and match["number"][0] in "12" and not unit
-    return f"number {'year' if year else unit if unit not in STOP_WORDS else ''} {places}"
-
-
 def _is_name(text: str) -> bool:
     return len(text) > 3 and bool(re.fullmatch(r"(?:@|--?)?[A-Za-z_][\w.:\-]*(?:\(\))?", text))
 
@@ -396,7 +359,15 @@ def _abbreviations(statement: Statement) -> Iterator[Draft]:
             if short.upper() in (_initials(tail), _initials(content)) and tail[0].lower() not in STOP_WORDS:
                 long = match["long"][len(match["long"]) - len(" ".join(tail)) :]
                 verb = f"do {short}s" if match["plural"] else f"does {short}"
-                yield Draft("abbreviation", f"What {verb} stand for?", long, statement, "", (long.lower(),), 5.0)
+                yield Draft(
+                    "abbreviation",
+                    f"What {verb} stand for?",
+                    long,
+                    statement,
+                    "",
+                    (long.lower(),),
+                    _worth("abbreviation", statement),
+                )
                 break
 
 
@@ -404,38 +375,63 @@ def _initials(words: Sequence[str]) -> str:
     return "".join(word[0] for word in words).upper()
 
 
-def _definitions(statement: Statement, terms: Mapping[str, Term]) -> Iterator[Draft]:
+def _turned(statement: Statement) -> Iterator[Draft]:
+    """A sentence, and the same with a word's opposite in its place, or `not` put in or taken out."""
+    text = statement.text
+    plain = _without_code(text)
+    if word := _OPPOSITE.search(plain):
+        side, opposite = "word", f"{text[: word.start()]}{_OPPOSITES[word[0]]}{text[word.end() :]}"
+    elif (said := _SAID.match(plain)) and not _is_idle(said):
+        side = "not" if said["no"] else "so"
+        opposite = f"{text[: said.end('before')]} {_turned_verb(said)}{text[said.end('next') :]}"
+    else:
+        return
+    ask = "True or false? “{}”".format
+    worth = _worth("statement", statement)
+    yield Draft("statement", ask(text), "True", statement, side, (), worth, not statement.faults, ask(opposite))
+
+
+def _is_idle(said: re.Match[str]) -> bool:
+    """Whether something else than a sentence's own verb may be denied: 'All that are …', '… is only …'."""
+    before = {word.lower() for word in _WORD.findall(said["before"])}
+    return bool(before & (STOP_WORDS - _IN_SUBJECT)) or said["next"].lower() in STOP_WORDS - _AFTER_VERB
+
+
+def _turned_verb(said: re.Match[str]) -> str:
+    verb, after = said["verb"], said["next"]
+    if not said["no"]:
+        return f"{verb}not {after}" if verb == "can" else f"{verb} not {after}"
+    if verb not in ("do", "does"):
+        return f"{verb} {after}"
+    if verb == "do":
+        return after
+    return (
+        f"{after}es"
+        if after.endswith(("s", "x", "z", "ch", "sh", "o"))
+        else re.sub("(?<![aeiou])y$", "ie", after) + "s"
+    )
+
+
+def _definitions(statement: Statement, terms: Mapping[str, str]) -> Iterator[Draft]:
     text = statement.text
     if defined := _DEFINED.match(text):
-        term, article, what = defined["term"], defined["article"], defined["what"]
-        known = terms.get(term.lower()) or terms.get(term.lower().removesuffix("s"))
+        term, article, what = defined["term"], (defined["article"] or "").lower(), defined["what"]
         if _starts_idle(term):
             return
-        if article:
-            said = f"{_in_sentence(article)} {term}"
-        else:
-            said = _in_sentence(term) if known is not None and known.text[:1].islower() else term
-        plural = defined["verb"] in ("are", "mean", "refer to", "denote")
-        told = terms_of(term).pieces & terms_of(what).pieces
-        rare = min(map(_everyday_share, term.lower().split())) < _RARE
-        introduced = known is not None or (article in ("A", "An", "a", "an") and rare)
-        kind = (
-            3.0
-            - bool(told)
-            - 1.5 * (article in ("The", "the"))
-            - 2 * (not introduced)
-            - (count_words(what) < _LEAST_LEFT)
-        )
+        known = terms.get(term.lower()) or terms.get(term.lower().removesuffix("s"))
+        named = f"{article} {term}" if article else term if known is None or known[0].isupper() else _in_sentence(term)
+        verb = "are" if defined["verb"] in ("are", "mean", "refer to", "denote") else "is"
+        says_kind = article != "the" and re.match(r"(?:an?|one of|any) ", what) and (known or article)
         leans = sum(fault.match(_CODE.sub("x", what)) is not None for fault in _POINTS) + text[0].islower()
-        weight = known.weight if known is not None else _UNKNOWN * introduced
-        worth = _worth(replace(statement, faults=leans), kind, weight)
-        question = f"What {'are' if plural else 'is'} {said}?"
-        yield Draft("definition", question, what, statement, "", (), worth, introduced and not leans)
+        worth = _worth("definition", replace(statement, faults=leans)) - _PLAIN_TERM * (not says_kind)
+        yield Draft(
+            "definition", f"What {verb} {named}?", what, statement, "", (), worth, bool(says_kind) and not leans
+        )
     elif (entry := _ENTRY.match(text)) and count_words(entry["term"]) <= 5 and not _starts_idle(entry["term"]):
         term, what = entry["term"].strip("` "), entry["what"].rstrip(".")
         marked = statement.quote.lstrip().startswith(("*", "`", "_"))
-        worth = _worth(statement, 0.5 + marked + (statement.kind == "item"), _weight(term, terms))
         group = name_class(term) if _is_name(term) and "`" in entry["term"] else term_class(term)
+        worth = _worth("definition", statement) - _PLAIN_TERM * (not marked)
         question = f"Which term is described by “{what}”?"
         yield Draft("definition", question, term, statement, group, (), worth, not statement.faults and marked)
 
@@ -446,33 +442,32 @@ def _starts_idle(term: str) -> bool:
 
 
 def _names(statement: Statement) -> Iterator[Draft]:
-    names = [match for match in _CODE.finditer(statement.text) if _is_name(match[1])]
-    for match in names[:1]:
-        name = match[1]
-        if is_identifier(name) or name[0] in "-@":
-            worth = _worth(statement, 1.5 + 0.5 * (match.start() < 5) - 0.3 * (len(names) - 1), 12.0)
-            bare = name.removesuffix("()")
-            yield from _cloze("name", "name", statement, match.span(), name, name_class(name), worth, (bare,))
+    name = next((match for match in _CODE.finditer(statement.text) if _is_name(match[1])), None)
+    if name is not None and (is_identifier(name[1]) or name[1][0] in "-@"):
+        worth, bare = _worth("name", statement), name[1].removesuffix("()")
+        yield from _cloze("name", statement, name.span(), name[1], name_class(name[1]), worth, (bare,))
 
 
 def _numbers(statement: Statement) -> Iterator[Draft]:
-    numbers = _numbers_of(statement)
-    if len(numbers) == 1 and len(re.findall(r"\d+", _without_code(statement.text))) == 1:
-        (match,) = numbers
-        worth = _worth(statement, 1.5 + ((match["unit"] or match["percent"] or "in").lower() not in STOP_WORDS), 9.0)
-        group = _number_class(match)
-        yield from _cloze("number", "number", statement, match.span("number"), match["number"], group, worth)
+    text = _without_code(statement.text)
+    number = _NUMBER.search(text)
+    if number is None or statement.faults or len(re.findall(r"\d+", text)) > 1:
+        return  # figures, sections, years of citations: readers found none of nine such questions good
+    name = re.search(r"\b([A-Z]\w*) $", text[: number.start()])
+    if name is None or name[1].lower() in STOP_WORDS:
+        yield from _cloze("number", statement, number.span(), number[0], "", _worth("number", statement))
 
 
-def _left_out(statement: Statement, terms: Mapping[str, Term]) -> Iterator[Draft]:
-    for weight, start, end in _terms_in(statement, terms)[:2]:
-        answer = terms[statement.text[start:end].lower()].text
+def _left_out(statement: Statement, terms: Mapping[str, str]) -> Iterator[Draft]:
+    found = []
+    for start, end in _terms_in(statement, terms):
+        answer = terms[statement.text[start:end].lower()]
         subject = _is_subject(statement.text, start, end)
-        if not start and not subject and answer[0].islower():
-            continue  # an order: 'Record how long …'
-        plain = " " not in answer and answer.islower()  # such a one has many neighbours that fit as well
-        worth = _worth(statement, _IS_SUBJECT * subject - (plain and not subject), weight)
-        yield from _cloze("term", "term", statement, (start, end), answer, term_class(answer), worth)
+        if start or subject or answer[0].isupper():  # else an order: 'Record how long …'
+            found.append((subject + answer[0].isupper() + (" " in answer), start, end, answer))
+    for better, start, end, answer in sorted(found, reverse=True)[:2]:
+        worth = _worth("term", statement) + _BETTER_TERM * better
+        yield from _cloze("term", statement, (start, end), answer, term_class(answer), worth)
 
 
 def _is_subject(text: str, start: int, end: int) -> bool:
@@ -483,18 +478,16 @@ def _is_subject(text: str, start: int, end: int) -> bool:
     return after is not None and (after[1] in _FINITE or _is_third_person(after[1]) or _is_third_person(f"{after[1]}s"))
 
 
-def _terms_in(statement: Statement, terms: Mapping[str, Term]) -> list[tuple[float, int, int]]:
-    """Weight and place of the terms that stand whole in a sentence, subjects and the weightiest first."""
-    text, found, place = statement.text, [], 0
+def _terms_in(statement: Statement, terms: Mapping[str, str]) -> Iterator[tuple[int, int]]:
+    """Where the terms stand whole in a sentence."""
+    text, place = statement.text, 0
     for words, before in _runs(text):
         for part in (words,) if " ".join(words).lower() in terms else _around_verbs(words):
             run = " ".join(part)
             start = text.find(run, place)
             place = start + len(run)
-            term = terms.get(run.lower())
-            if term is not None and before not in _BEFORE_VERB:
-                found.append((term.weight, start, place))
-    return sorted(found, key=lambda place: -place[0] - 4 * _IS_SUBJECT * _is_subject(text, *place[1:]))
+            if run.lower() in terms and before not in _BEFORE_VERB:
+                yield start, place
 
 
 def _around_verbs(words: Sequence[str]) -> Iterator[list[str]]:
@@ -506,7 +499,6 @@ def _around_verbs(words: Sequence[str]) -> Iterator[list[str]]:
 
 def _cloze(
     kind: MadeKind,
-    noun: str,
     statement: Statement,
     place: tuple[int, int],
     answer: str,
@@ -517,41 +509,18 @@ def _cloze(
     """The sentence with something left out, unless the rest says little, or what was left out."""
     before, after = statement.text[: place[0]], statement.text[place[1] :]
     rest = terms_of(f"{before} {after}")
-    if terms_of(answer).pieces & rest.pieces or len(rest.stems) < _LEAST_LEFT or re.match(r"[.@/]\w", after):
+    if terms_of(answer).pieces & rest.pieces or len(rest.stems) < _LEAST_LEFT or re.match(r"\w|[-–.@/_]\w", after):
         return
     before = re.sub(r"\b([Aa])n? $", r"\1(n) ", before)
-    question = f"Fill in the {noun}: “{before}{BLANK}{after}”"
-    question = _under_heading(question, answer, statement)
+    question = _under_heading(f"Fill in the {kind}: “{before}{BLANK}{after}”", answer, statement)
     yield Draft(kind, question, answer, statement, group, accepted, worth, not statement.faults)
-
-
-def _statement_drafts(statement: Statement, terms: Mapping[str, Term]) -> Iterator[Draft]:
-    """The sentence, with a place where its twin has another number or term of the same class."""
-    text = statement.text
-    if numbers := _numbers_of(statement):
-        number = numbers[0]
-        place, group, weight = number.span("number"), _number_class(number), 9.0
-    elif held := _terms_in(statement, terms):
-        weight, place = held[0][0], held[0][1:]
-        group = term_class(terms[text[slice(*place)].lower()].text)
-    else:
-        return
-    question = f"True or false? “{text[: place[0]]}{BLANK}{text[place[1] :]}”"
-    worth = _worth(statement, _IS_SUBJECT * (bool(numbers) or _is_subject(text, *place)) - 0.4, weight)
-    yield Draft("statement", question, text[slice(*place)], statement, group, (), worth, not statement.faults)
 
 
 # --- helpers
 
 
-def _weight(term: str, terms: Mapping[str, Term]) -> float:
-    known = terms.get(term.lower())
-    return known.weight if known is not None else 0.0
-
-
-def _worth(statement: Statement, kind: float, weight: float) -> float:
-    """What a draft promises: by its kind, by the term asked for, less what its sentence leans on."""
-    return kind + weight / 4 - 2.5 - 1.2 * statement.faults - 0.3 * (statement.kind == "item")
+def _worth(kind: MadeKind, statement: Statement) -> float:
+    return YIELD[kind] - _FAULT * statement.faults
 
 
 def _under_heading(question: str, answer: str, statement: Statement) -> str:

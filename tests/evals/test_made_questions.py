@@ -121,7 +121,7 @@ def test_what_passed_every_check_comes_before_what_did_not(engine_of: Any) -> No
         ("The daemon carries every letter of the street before noon.", "term",
          "Fill in the term: “The ____ carries every letter of the street before noon.”", "daemon"),
         ("The daemon carries every letter of the street before noon.", "statement",
-         "True or false? “The ____ carries every letter of the street before noon.”", "daemon"),
+         "True or false? “The daemon carries every letter of the street before noon.”", "True"),
     ],
 )  # fmt: skip
 def test_what_a_sentence_says_of_a_term_a_name_or_a_number_is_asked(
@@ -142,16 +142,16 @@ def test_what_a_sentence_says_of_a_term_a_name_or_a_number_is_asked(
         "A porter, as shown in the figure, carries 32 letters.",
         "Carry the 32 letters of equal weight to the porter.",
         "The function carries 32 letters of equal weight.",
-        "A porter with 32 children of equal weight.",
+        "A porter with 32 children of equal weight and two sacks.",
     ],
 )
 def test_a_sentence_that_leans_on_others_or_is_none_is_worth_less_and_does_not_stand_alone(leaning: str) -> None:
     plain = "A porter carries 32 letters of equal weight before noon."
     texts = (leaning, plain, "Nobody has seen the letters or the weight.")
     drafts = draft_questions([make_node(text, at) for at, text in enumerate(texts)]).drafts
-    statements = [draft for draft in drafts if draft.kind == "statement" and draft.statement.text != texts[2]]
-    assert [draft.statement.text for draft in statements] == [plain, leaning]
-    assert [draft.stands_alone for draft in statements] == [True, False]
+    asked = [draft for draft in drafts if draft.kind == "term" and draft.statement.text != texts[2]]
+    assert {(draft.statement.text, draft.stands_alone) for draft in asked} == {(plain, True), (leaning, False)}
+    assert asked[0].statement.text == plain and asked[-1].statement.text == leaning
     assert [draft.statement.text for draft in drafts if draft.kind == "number"] == [plain]
 
 
@@ -172,7 +172,7 @@ def street(words: int) -> Section:
     verbs = ("carries", "reads", "opens", "sorts")
     things = "letter gate lamp bell book door coat boat drum flag knife ladder mirror needle oven plate rope".split()
     texts = (
-        f"A porter{number} {verbs[number % 4]} the {things[number % 17]} of house{number} when nobody looks."
+        f"A porter{number} {verbs[number % 4]} the {things[number % 17]} of house{number} before anybody looks."
         for number in range(words // 10 + 1)
     )
     return section(" ".join(texts), "Street", "Porters")
@@ -257,22 +257,36 @@ def test_wrong_options_are_of_the_answers_kind_and_none_stands_in_its_sentence(e
             assert all(re.fullmatch(r"[\d,.]+", choice) for choice in question.choices)
 
 
-def test_statements_are_about_as_often_true_as_false_and_a_false_one_says_what_is_right(
-    engine: AnswerEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("evals.made_questions.LEAST_ALIKE", -1.0)  # the fakes see nothing but words
-    everything = draft_questions(engine.library.nodes_of("book"))
-    alone = tuple(draft for draft in everything.drafts if draft.kind == "statement")
-    monkeypatch.setattr("evals.made_questions.draft_questions", lambda _: replace(everything, drafts=alone))
-    statements = made(engine)
+@pytest.mark.parametrize(
+    ("sentence", "opposite"),
+    [
+        ("The daemon carries letters before noon.", "The daemon carries letters after noon."),
+        ("The daemon can carry letters.", "The daemon cannot carry letters."),
+        ("The daemon is not a porter.", "The daemon is a porter."),
+        ("The daemon doesn’t carry letters.", "The daemon carries letters."),
+        ("Daemons have been porters.", "Daemons have not been porters."),
+        ("All daemons are porters.", None),
+        ("A daemon is only a porter.", None),
+    ],
+)
+def test_a_statements_opposite_is_a_sentence_that_says_so(sentence: str, opposite: str | None) -> None:
+    drafts = [draft for draft in draft_questions([make_node(sentence, 0)]).drafts if draft.kind == "statement"]
+    assert [draft.opposite for draft in drafts] == ([f"True or false? “{opposite}”"] if opposite else [])
+
+
+def test_statements_are_about_as_often_true_as_false_and_a_false_one_says_what_is_right(engine_of: Any) -> None:
+    things = "letter gate lamp bell book door coat boat drum flag knife ladder mirror needle oven plate rope".split()
+    texts = [
+        f"The {a} of the {b} is carried before a {c} can."
+        for a, b, c in zip(things, things[5:], things[9:], strict=False)
+    ]
+    statements = [one for one in made(engine_of(section(" ".join(texts)))) if one.kind == "statement"]
     true = [question for question in statements if question.answer == "True"]
     assert len(statements) > 2 and abs(2 * len(true) - len(statements)) <= 1
     for question in statements:
         said = question.question.partition("“")[2].removesuffix("”")
-        assert (said == " ".join(question.gold[0].evidence.split())) is (question in true)
-        if question not in true:
-            right = question.answer.removeprefix("False: ").partition(", not ")[0]
-            assert right in question.gold[0].evidence and right not in said
+        assert (said == question.gold[0].evidence) is (question in true)
+        assert question in true or question.answer == f"False: {question.gold[0].evidence}"
 
 
 def test_made_questions_go_with_their_book_and_with_its_content(store_place: Path | str, engine: AnswerEngine) -> None:
@@ -338,7 +352,7 @@ def test_the_guide_of_a_chapter_with_text_is_never_empty(text: str) -> None:
 class Writer(ScriptedGenerator):
     """A model that asks about one sentence, and answers itself: in the book's way, in another, or not at all."""
 
-    asks = "How many threads does every warp on NVIDIA hardware hold in hardware order?"
+    asks = "Which function queues a transfer and gives control back to the host at once?"
 
     def __init__(self, answers: str) -> None:
         super().__init__()
@@ -347,13 +361,13 @@ class Writer(ScriptedGenerator):
     def stream(self, request: GenerationRequest) -> Iterator[TextPiece | GenerationDone]:
         if not self.answers:
             raise Busy("others are answered")
-        about_warps = "holds 32 threads" in request.question
-        asked = json.dumps({"question": self.asks if about_warps else "Which of them?"})
+        about_copies = "queues a transfer" in request.question
+        asked = json.dumps({"question": self.asks if about_copies else "Which of them?"})
         self.pieces = (asked if request.schema else self.answers,)
         yield from super().stream(request)
 
 
-@pytest.mark.parametrize(("answers", "kept"), [("32 threads", True), ("64", False), ("", False)])
+@pytest.mark.parametrize(("answers", "kept"), [("cudaMemcpyAsync", True), ("cudaMallocHost", False), ("", False)])
 def test_a_question_that_a_language_model_wrote_and_answers_as_the_book_does_takes_the_place_of_the_rules_own(
     engine_of: Any, answers: str, kept: bool
 ) -> None:
@@ -361,5 +375,5 @@ def test_a_question_that_a_language_model_wrote_and_answers_as_the_book_does_tak
     assert {question.question for question in questions if question.made_by == "script"} == (
         {Writer.asks} if kept else set()
     )
-    about = [question for question in questions if "holds 32 threads" in question.gold[0].evidence]
+    about = [question for question in questions if "queues a transfer" in question.gold[0].evidence]
     assert [question.made_by for question in about] == (["script"] if kept else ["rules"])
