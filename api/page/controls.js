@@ -121,9 +121,6 @@ export async function attempt(act) {
   }
 }
 
-/** What a control holds that cannot be sent, to be thrown. */
-export const invalid = (text) => Object.assign(new Error(text), { type: "invalid_input" });
-
 /** Copies at a press, and says so for a moment. */
 export function CopyButton({ text, label, kind = "quiet", children }) {
   const [done, setDone] = useState(false);

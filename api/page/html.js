@@ -5,23 +5,20 @@ import htm from "./vendor/htm.js";
 
 export const html = htm.bind(h);
 /**
- * `[found, problem]`: asks whenever `deps` change; of answers that come out of order only the newest counts. What was
- * found stays until something else is.
+ * `[found, problem, again]`: asks whenever `deps` change, and at `again()`; of answers that come out of order only the
+ * newest counts. What was found stays until something else is.
  */
-export function useFetched(ask, deps, onFound = () => {}) {
+export function useFetched(ask, deps) {
   const [{ found, problem }, set] = useState({ found: null, problem: null });
+  const [times, setTimes] = useState(0);
   useEffect(() => {
     let newest = true;
-    ask().then((now) => {
-      if (!newest) return;
-      onFound(now);
-      set({ found: now, problem: null });
-    }, (error) => newest && set((last) => ({ ...last, problem: error })));
+    ask().then((now) => newest && set({ found: now, problem: null }), (error) => newest && set((last) => ({ ...last, problem: error })));
     return () => {
       newest = false;
     };
-  }, deps);
-  return [found, problem];
+  }, [...deps, times]);
+  return [found, problem, () => setTimes((n) => n + 1)];
 }
 
 export { h, Fragment, render, useEffect, useLayoutEffect, useMemo, useRef, useState };

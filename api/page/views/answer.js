@@ -49,6 +49,21 @@ export function useDrawn(text, answer, passages, openSource) {
   return { elements, numbers, open };
 }
 
+/** What an event changes in an answer that is being written. */
+export function heard({ text, quotes }, { name, data }) {
+  switch (name) {
+    case "begun": return { text: "", quotes: "", state: null };
+    case "passages": return { passages: data.passages, note: data.note, state: null };
+    case "quotes": return { quotes: data.text, state: ["ask.model_writes"] };
+    case "waiting": return { state: data.before ? ["ask.waiting", { n: data.before }] : ["ask.waiting.next"] };
+    case "thinking": return { state: ["ask.thinking"] };
+    case "lost": return { state: ["ask.lost"] };
+    case "delta": return { text: text + data.text, state: quotes ? ["ask.model_writes"] : null };
+    case "done": return { answer: data, running: false };
+    default: return {};
+  }
+}
+
 /** The answer that is being written: what came of it, above the quotes that it will end with. */
 export function soFar({ text, quotes }) {
   if (!quotes) return text;

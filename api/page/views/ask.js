@@ -4,7 +4,7 @@ import { Button, Empty, Missing, Problem, attempt, useKeys } from "../controls.j
 import { html, useEffect, useRef, useState } from "../html.js";
 import * as rest from "../rest.js";
 import { count, t } from "../texts.js";
-import { Suggestions, Turn, examPath } from "./answer.js";
+import { Suggestions, Turn, examPath, heard } from "./answer.js";
 import { Conversations } from "./conversations.js";
 import { Filters, filtersFrom, filtersToSend } from "./filters.js";
 import { Source, useSource } from "./source.js";
@@ -104,36 +104,29 @@ export function Ask({ site, id }) {
     const run = { control, id: null };
     reading.current = run;
     const key = crypto.randomUUID?.() || String(Math.random());
-    const change = (more) => setTurns((all) => all.map((turn) => (turn.key === key ? { ...turn, ...more } : turn)));
-    let text = "";
-    let quoted = false;
+    const change = (more) => setTurns((all) => all.map((turn) => (turn.key === key ? { ...turn, ...more(turn) } : turn)));
+    const isOld = (turn) => turn.answer?.id === old;
     setBusy(true);
     setReplaces(null);
     setStatus(t("ask.writing"));
-    setTurns((all) => [...all.map((turn) => ({ ...turn, hidden: turn.key === old })), { key, question, text, passages: [], running: true }]);
+    setTurns((all) => [...all.map((turn) => ({ ...turn, hidden: isOld(turn) })), { key, question, text: "", passages: [], running: true }]);
     showTurn(calm() ? "auto" : "smooth");
     const failed = (more) => {
       setTurns((all) => all.map((turn) => ({ ...turn, hidden: false })));
-      change({ running: false, ...more });
+      change(() => ({ running: false, ...more }));
       setStatus("");
       restore(question);
     };
     try {
-      for await (const { name, data } of events(control.signal)) {
+      for await (const event of events(control.signal)) {
+        const { name, data } = event;
+        change((turn) => heard(turn, event));
         if (name === "begun") {
           if (run.id === null) onBegun();
           run.id = data.id;
-          text = "";
-          change({ text, quotes: "", state: null });
-        } else if (name === "passages") change({ passages: data.passages, note: data.note, state: null });
-        else if (name === "quotes") change({ quotes: data.text, state: (quoted = true) && ["ask.model_writes"] });
-        else if (name === "waiting") change({ state: data.before ? ["ask.waiting", { n: data.before }] : ["ask.waiting.next"] });
-        else if (name === "thinking") change({ state: ["ask.thinking"] });
-        else if (name === "lost") change({ state: ["ask.lost"] });
-        else if (name === "delta") change({ text: (text += data.text), state: quoted ? ["ask.model_writes"] : null });
-        else if (name === "stopped") failed({ stopped: "ask.stopped" });
+        } else if (name === "stopped") failed({ stopped: "ask.stopped" });
         else if (name === "done") {
-          setTurns((all) => all.filter((turn) => turn.key !== old).map((turn) => (turn.key === key ? { key: data.id, question, answer: data } : turn)));
+          setTurns((all) => all.filter((turn) => !isOld(turn)));
           setStatus(count("ask.finished", new Set(data.citations.map((one) => one.marker)).size));
           setAsked((n) => n + 1);
           if (data.talk === "exam") navigation.go(examPath(data).slice(BASE.length));

@@ -19,12 +19,11 @@ export function Book({ site, id, query }) {
   const book = site.documents.find((one) => one.id === id);
   const asked = Object.fromEntries(new URLSearchParams(query));
 
-  const [found, failed] = useFetched(open, [id, query], ({ part, place }) => {
-    setPage(Number(asked.page) || part?.sections[place?.section || 0]?.page_start || 1);
-  });
+  const [found, failed] = useFetched(open, [id, query]);
   const { parts, part, place } = found || {};
   const problem = failed || found?.problem;
   useEffect(() => {
+    setPage(Number(asked.page) || part?.sections[place?.section || 0]?.page_start || 1);
     const mark = place && text.current?.querySelector("mark");
     if (mark) mark.scrollIntoView({ block: "center" });
     else if (location.hash) document.getElementById(location.hash.slice(1))?.scrollIntoView();

@@ -1,7 +1,7 @@
 // An exam given to a class: a link for every learner, who has handed in, and the marks as they come.
 import { BASE } from "../address.js";
 import { CopyButton, Missing, Problem } from "../controls.js";
-import { html, useEffect, useState } from "../html.js";
+import { html, useEffect, useFetched } from "../html.js";
 import * as rest from "../rest.js";
 import { count, points, t } from "../texts.js";
 import { StudyHead } from "./study.js";
@@ -13,31 +13,12 @@ const pathOf = (exam) => BASE + exam.link.slice(1);
 const addressOf = (exam) => location.origin + pathOf(exam);
 
 export function Class({ site, id }) {
-  const [given, setGiven] = useState(null);
-  const [problem, setProblem] = useState(null);
+  const [given, problem, again] = useFetched(() => rest.classExam(id), [id]);
   useEffect(() => {
-    let timer = 0;
-    let gone = false;
-    const look = async () => {
-      try {
-        const found = await rest.classExam(id);
-        if (gone) return;
-        setGiven(found);
-        setProblem(null);
-        if (found.exams.every((exam) => exam.handed_in_at)) return;
-      } catch (error) {
-        if (gone) return;
-        setProblem(error);
-        if (error.status === 404 || error.status === 403) return;
-      }
-      timer = setTimeout(look, POLL_MS);
-    };
-    look();
-    return () => {
-      gone = true;
-      clearTimeout(timer);
-    };
-  }, [id]);
+    if (given?.exams.every((exam) => exam.handed_in_at) || [403, 404].includes(problem?.status)) return;
+    const timer = setTimeout(again, POLL_MS);
+    return () => clearTimeout(timer);
+  }, [given, problem]);
   if (problem?.status === 404) return html`<${Missing} />`;
   return html`<${StudyHead} site=${site} current="exam" />
     ${problem && html`<${Problem} error=${problem} />`}

@@ -5,7 +5,7 @@ import { Fragment, html, useEffect, useFetched, useRef, useState } from "../html
 import { Rich } from "../markdown.js";
 import * as rest from "../rest.js";
 import { either, number, questionText, t } from "../texts.js";
-import { Written, useDrawn } from "./answer.js";
+import { Written, heard, soFar, useDrawn } from "./answer.js";
 import { sendOnEnter } from "./ask.js";
 import { Filters, filtersFrom, filtersToSend } from "./filters.js";
 import { Source, useSource } from "./source.js";
@@ -97,7 +97,8 @@ export function Compare({ site, query }) {
     const change = (more) => show(drawn.map((one, place) => (place === at ? { ...one, ...more } : one)));
     const end = (more) => show(drawn.map((one, place) => (place < at ? one : { ...one, running: false, ...(place === at ? more : { skipped: true }) })));
     try {
-      for await (const { name, data } of events(control.current.signal)) {
+      for await (const event of events(control.current.signal)) {
+        const { name, data } = event;
         if (name === "begun") {
           running.current = data.id;
           navigation.go(`compare?run=${data.id}${hidden ? "&blind" : ""}`, { replace: true });
@@ -106,20 +107,14 @@ export function Compare({ site, query }) {
           clear();
           box.current.value ||= data.question;
           show(data.names.map((one, place) => ({ name: one, letter: hidden ? LETTERS[place] : "", text: "", passages: [] })));
-        } else if (name === "lost") change({ state: ["ask.lost"] });
-        else if (name === "stopped") end({ stopped: "compare.stopped" });
+        } else if (name === "stopped") end({ stopped: "compare.stopped" });
         else if (name === "answer") {
           at = data.index;
           change({ running: true });
-        } else if (name === "passages") change({ passages: data.passages, note: data.note });
-        else if (name === "waiting") change({ state: data.before ? ["ask.waiting", { n: data.before }] : ["ask.waiting.next"] });
-        else if (name === "thinking") change({ state: ["ask.thinking"] });
-        else if (name === "delta") change({ text: drawn[at].text + data.text, state: null });
-        else if (name === "done") change({ answer: data, running: false });
-        else if (name === "compared") {
+        } else if (name === "compared") {
           show(drawn.map((one, place) => ({ ...one, answer: data.answers[place], open: data.answers.length < 2 })));
           if (data.answers.length > 1) setBallot({ answers: data.answers });
-        }
+        } else if (at >= 0) change(heard(drawn[at], event));
       }
     } catch (error) {
       if (error.name === "AbortError") return;
@@ -241,7 +236,7 @@ const titleOf = (site, { name, letter }) => (letter ? t("compare.answer", { lett
 
 function Column({ site, column, openSource }) {
   const { answer, running } = column;
-  const text = answer ? answer.answer : column.text;
+  const text = answer ? answer.answer : soFar(column);
   const { elements } = useDrawn(text, answer, column.passages, openSource);
   const waits = !running && !answer && !column.stopped && !column.error;
   return html`<article class="card arm-answer" aria-busy=${running ? "true" : undefined}>

@@ -1,5 +1,5 @@
 // Where to look, and what answers: books, chapter, pages, arm and adapter. Folded away; a summary says what is chosen.
-import { Button, Check, Field, Icon, Select, invalid } from "../controls.js";
+import { Button, Check, Field, Icon, Select } from "../controls.js";
 import { html, useFetched } from "../html.js";
 import * as rest from "../rest.js";
 import { count, t } from "../texts.js";
@@ -17,14 +17,9 @@ export function filtersFrom(filters, documents = []) {
   return { books, chapter: String(chapter), first: String(first), last: String(last), arm: "rag", adapter: "", answers: "" };
 }
 
-/** The same as `POST /v1/ask` takes it; throws what to say where pages are not numbers or go backwards. */
+/** The same as `POST /v1/ask` takes it. */
 export function filtersToSend({ books, chapter, first, last, arm, adapter, answers }) {
-  let pages = null;
-  if (first.trim() || last.trim()) {
-    pages = [first.trim() || "1", last.trim() || String(MOST_PAGES)].map(Number);
-    const fine = pages.every((page) => Number.isInteger(page) && page >= 1) && pages[0] <= pages[1];
-    if (!fine) throw invalid(t("filters.bad_pages", { first: first || "1", last: last || "…" }));
-  }
+  const pages = first || last ? [Number(first || 1), Number(last || MOST_PAGES)].sort((a, b) => a - b) : null;
   const filters = { document_ids: books, chapters: chapter ? [Number(chapter)] : [], pages };
   return { filters, arm, adapter: adapter && TUNED.has(arm) ? adapter : null, answers: answers || null };
 }

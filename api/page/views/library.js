@@ -1,7 +1,7 @@
 // The books: adding some with their progress, what reading them lost, removing one.
 import { BASE, bookPath } from "../address.js";
 import { Button, Empty, Field, Problem, attempt, confirm, drafts, toast } from "../controls.js";
-import { html, useFetched, useRef, useState } from "../html.js";
+import { html, useFetched, useState } from "../html.js";
 import * as rest from "../rest.js";
 import { count, either, t } from "../texts.js";
 import { Row, useJobs } from "./jobs.js";
@@ -11,14 +11,10 @@ const MOST_LISTED = 60;
 const MOST_PASTED = 2_000_000;
 
 export function Library({ site }) {
-  const [documents, setDocuments] = useState(site.documents);
+  const { documents, refresh } = site;
   const [uploads, setUploads] = useState([]);
   const mayChange = !site.session.learner;
-  const refresh = async () => {
-    setDocuments(await rest.documents());
-    site.refresh();
-  };
-  const { rows, look } = useJobs({ onEnd: () => attempt(refresh), failures: mayChange });
+  const { rows, look } = useJobs({ onEnd: refresh, failures: mayChange });
 
   /** Sends the parts of one book, with a row of its own until a job has taken it; gives whether it has come. */
   const send = async (title, parts) => {
@@ -224,25 +220,13 @@ function listed(items) {
   return said.slice(0, MOST_LISTED).join(", ") + (said.length > MOST_LISTED ? " …" : "");
 }
 
-/** Chapters and the headings below them, fetched when they are first looked at. */
+/** Fetched when they are first looked at. */
 function Chapters({ book }) {
-  const [chapters, setChapters] = useState([]);
-  const fetched = useRef(false);
-  const look = (event) => {
-    if (!event.target.open || fetched.current) return;
-    fetched.current = true;
-    attempt(async () => {
-      const [listedChapters, parts] = await Promise.all([rest.chapters(book.id), rest.contents(book.id)]);
-      const below = (ordinal) => {
-        const paths = parts.filter((part) => part.chapter === ordinal).flatMap((part) => part.sections).map((one) => one.section.slice(1, 3));
-        return [...new Map(paths.filter((path) => path.length).map((path) => [path.join("\n"), path])).values()];
-      };
-      setChapters(listedChapters.map((one) => ({ ...one, below: below(one.ordinal) })));
-    });
-  };
-  return html`<details class="chapters-of" onToggle=${look}><summary>${t("library.chapters")}</summary>
-    <ol class="chapter-tree">${chapters.map((one) => html`<li>
-      <a href=${bookPath(book.id, { chapter: one.ordinal })}>${one.ordinal}. ${one.title}</a><span class="soft">${count("library.nodes", one.nodes)}</span>
-      ${one.below.length > 0 && html`<ul>${one.below.map((path) => html`<li class=${`level-${path.length}`}>${path.at(-1)}</li>`)}</ul>`}</li>`)}</ol>
+  const [open, setOpen] = useState(false);
+  const [chapters] = useFetched(async () => (open ? attempt(() => rest.chapters(book.id)) : []), [open]);
+  return html`<details class="chapters-of" onToggle=${(event) => setOpen(event.target.open)}><summary>${t("library.chapters")}</summary>
+    <ol class="chapter-tree">${chapters?.map((one) => html`<li>
+      <a href=${bookPath(book.id, { chapter: one.ordinal })}>${one.ordinal}. ${one.title}</a>
+      <span class="soft">${count("library.nodes", one.nodes)}</span></li>`)}</ol>
   </details>`;
 }

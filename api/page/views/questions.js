@@ -11,11 +11,9 @@ const LETTERS = "ABCD";
 
 export function Questions({ site, id }) {
   const book = site.documents.find((one) => one.id === id && !one.sample);
-  const [changes, setChanges] = useState(0);
   const [chosen, setChosen] = useState([]);
-  const [found, problem] = useFetched(() => rest.questions(id), [id, changes]);
+  const [found, problem, again] = useFetched(() => rest.questions(id), [id]);
   if (!book || site.session.learner || problem?.status === 404) return html`<${Missing} />`;
-  const again = () => setChanges((n) => n + 1);
   const start = () => attempt(async () => navigation.go(`study/exam/${(await rest.startExam({ document_ids: [id], question_ids: chosen })).id}`));
   const add = (event) => attempt(async () => {
     const [file] = event.target.files;
@@ -27,11 +25,11 @@ export function Questions({ site, id }) {
   const choose = (question) => (on) => setChosen(on ? [...chosen, question.id] : chosen.filter((one) => one !== question.id));
   return html`<${StudyHead} site=${site} current="questions" />
     <section class="card"><h2>${t("questions.title", { title: book.title })}</h2><p class="soft">${t("questions.about")}</p>
-      <div class="row"><${Button} kind="primary" disabled=${!chosen.length} onClick=${start}>${count("questions.start", chosen.length)}<//>
-        <label class="button"><span>${t("exam.add_file")}</span><input class="sr-only" type="file" accept=".jsonl,.csv" onChange=${add} /></label>
-        ${["jsonl", "csv"].map((ending) => html`<a href=${rest.exportQuestionsPath(ending, { document_id: id })} download>${ending.toUpperCase()}</a>`)}</div>
       ${problem && html`<${Problem} error=${problem} />`}
     </section>
+    <div class="row question-actions"><${Button} kind="primary" disabled=${!chosen.length} onClick=${start}>${count("questions.start", chosen.length)}<//>
+        <label class="button"><span>${t("exam.add_file")}</span><input class="sr-only" type="file" accept=".jsonl,.csv" onChange=${add} /></label>
+        ${["jsonl", "csv"].map((ending) => html`<a href=${rest.exportQuestionsPath(ending, { document_id: id })} download>${ending.toUpperCase()}</a>`)}</div>
     ${found && !found.length && html`<${Empty} title=${t("exam.none_made")} text=${t("questions.none_text")}><a class="button" href=${`${BASE}library`}>${t("nav.library")}</a><//>`}
     ${found?.map((question) => html`<${Question} key=${question.id} book=${book} question=${question} chosen=${chosen.includes(question.id)} onChoose=${choose(question)} onChange=${again} />`)}`;
 }
@@ -79,9 +77,10 @@ function Form({ question, onKeep, onCancel }) {
   };
   return html`<form class="add-form" onSubmit=${keep}>
     <${Field} label=${t("cards.question")}><textarea class="box" name="question" rows="3" dir="auto" defaultValue=${question.question}></textarea><//>
-    ${question.choices ? question.choices.map((choice, at) => html`<div class="row">
-        <input type="radio" name="right" value=${at} defaultChecked=${at === question.answer_index} aria-label=${t("questions.right", { letter: LETTERS[at] })} />
-        <${Field} label=${LETTERS[at]}><input class="box" name=${LETTERS[at]} dir="auto" defaultValue=${choice} /><//></div>`)
+    ${question.choices ? question.choices.map((choice, at) => html`<div class="option-edit">
+        <input type="radio" name="right" value=${at} defaultChecked=${at === question.answer_index}
+          aria-label=${t("questions.right", { letter: LETTERS[at] })} /><span aria-hidden="true">${LETTERS[at]}</span>
+        <input class="box" name=${LETTERS[at]} dir="auto" defaultValue=${choice} aria-label=${LETTERS[at]} /></div>`)
       : html`<${Field} label=${t("mark.reference")}><textarea class="box" name="answer" rows="2" dir="auto" defaultValue=${question.answer}></textarea><//>`}
     <div class="row"><${Button} kind="primary" type="submit">${t("cards.keep")}<//><${Button} kind="quiet" onClick=${onCancel}>${t("cancel")}<//></div></form>`;
 }

@@ -1,6 +1,6 @@
 // What answers, and a switch to something else; what the server runs with.
 import { Button, Field, Missing, Problem, Select, attempt } from "../controls.js";
-import { html, useEffect, useState } from "../html.js";
+import { html, useFetched, useState } from "../html.js";
 import * as rest from "../rest.js";
 import { count, either, has, t } from "../texts.js";
 import { Rows, useJobs } from "./jobs.js";
@@ -14,17 +14,7 @@ export function Settings({ site }) {
 }
 
 function Answering({ site }) {
-  const [found, setFound] = useState(null);
-  const [looking, setLooking] = useState(false);
-  const [problem, setProblem] = useState(null);
-  const find = async () => {
-    setLooking(true);
-    await rest.generator().then((now) => {
-      setFound(now);
-      setProblem(null);
-    }, setProblem);
-    setLooking(false);
-  };
+  const [found, problem, find] = useFetched(rest.generator, []);
   const { rows, look } = useJobs({
     kinds: ["generator"],
     onEnd: (job) => {
@@ -32,16 +22,13 @@ function Answering({ site }) {
       find();
     },
   });
-  useEffect(() => {
-    find();
-  }, []);
   const use = (choice) => attempt(async () => {
     await rest.switchGenerator(choice);
     await look();
   });
   return html`<section class="card" aria-labelledby="answering-title">
     <div class="book-head"><h2 id="answering-title">${t("settings.answering")}</h2>
-      <${Button} kind="quiet" icon="search" disabled=${looking} onClick=${find}>${t("settings.look_again")}<//></div>
+      <${Button} kind="quiet" icon="search" onClick=${find}>${t("settings.look_again")}<//></div>
     <p role="status">${found ? t("settings.answers_now", { name: nameOf(found) }) : t("settings.looking")}</p>
     ${problem && html`<${Problem} error=${problem} />`}
     ${found?.problem && html`<p class="problem">${t("settings.choice_failed", { why: found.problem })}</p>`}

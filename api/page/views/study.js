@@ -1,7 +1,7 @@
 // Put an exam together, or go on with an earlier one.
 import { BASE, navigation } from "../address.js";
-import { Button, Check, Field, Problem, Select, attempt, invalid } from "../controls.js";
-import { Fragment, html, useEffect, useFetched, useState } from "../html.js";
+import { Button, Check, Field, Problem, Select, attempt } from "../controls.js";
+import { html, useFetched, useRef, useState } from "../html.js";
 import * as rest from "../rest.js";
 import { count, dateTime, number, points, t } from "../texts.js";
 import { Rows, useJobs } from "./jobs.js";
@@ -46,16 +46,12 @@ export function Study({ site, query }) {
   const asked = new URLSearchParams(query);
   const books = site.documents.filter((one) => !one.sample);
   const book = books.find((one) => one.id === asked.get("book"));
-  const [files, setFiles] = useState([]);
+  const [files, , lookAgain] = useFetched(() => attempt(rest.questionFiles), []);
   const [source, setSource] = useState(book ? BOOK + book.id : asked.get("file") || "");
-  const refreshFiles = () => attempt(async () => setFiles(await rest.questionFiles()));
-  useEffect(() => {
-    refreshFiles();
-  }, []);
   const named = source.startsWith(BOOK) ? { document_id: source.slice(BOOK.length) } : source ? { question_file: source } : {};
-  const options = [["", t("exam.bank")], ...books.map((one) => [BOOK + one.id, one.title]), ...files.map((name) => [name, name])];
-  const added = async (name) => {
-    await refreshFiles();
+  const options = [["", t("exam.bank")], ...books.map((one) => [BOOK + one.id, one.title]), ...(files || []).map((name) => [name, name])];
+  const added = (name) => {
+    lookAgain();
     setSource(name);
   };
   return html`<${StudyHead} site=${site} current="exam" />
@@ -68,17 +64,13 @@ export function Study({ site, query }) {
 }
 
 function Plan({ site, source, chapter, onFile }) {
-  const [offered, setOffered] = useState(null);
-  const [problem, setProblem] = useState(null);
+  const [offered, problem, look] = useFetched(() => rest.questionChapters(source), []);
   const [chapters, setChapters] = useState(new Set(chapter ? [chapter] : []));
   const [types, setTypes] = useState(new Set());
   const [weights, setWeights] = useState(null); // by chapter, where chapters are weighed
   const [questions, setQuestions] = useState(USUAL_COUNT);
   const [minutes, setMinutes] = useState("");
-  const look = () => rest.questionChapters(source).then(setOffered, setProblem);
-  useEffect(() => {
-    look();
-  }, []);
+  const form = useRef();
   if (problem) return html`<${Problem} error=${problem} />`;
   if (!offered) return null;
   const mayChange = !site.session.learner;
@@ -88,28 +80,32 @@ function Plan({ site, source, chapter, onFile }) {
   const nameOf = (one) => (one.title ? `${one.chapter}. ${one.title}` : t("filters.in_chapter", { n: one.chapter }));
   const plan = () => {
     const weighed = offered.chapters.filter((one) => !chapters.size || chapters.has(one.chapter));
+    if (!form.current.reportValidity()) return null;
     return {
       document_ids: source.document_id && [source.document_id], question_file: source.question_file,
-      chapters: [...chapters], types: [...types], count: questions === USUAL_COUNT ? null : numberIn(questions, t("exam.count")),
-      time_limit_s: minutes.trim() ? 60 * numberIn(minutes, t("exam.minutes")) : null,
-      weights: weights && Object.fromEntries(weighed.map((one) => [one.chapter, weightIn(weights[one.chapter] ?? "1", nameOf(one))])),
+      chapters: [...chapters], types: [...types], count: questions === USUAL_COUNT ? null : Number(questions),
+      time_limit_s: minutes ? 60 * minutes : null,
+      weights: weights && Object.fromEntries(weighed.map((one) => [one.chapter, Number(weights[one.chapter] ?? 1)])),
     };
   };
-  const start = () => attempt(async () => navigation.go(`study/exam/${(await rest.startExam(plan())).id}`));
-  return html`<${Fragment}>
+  const start = (event) => {
+    event.preventDefault();
+    attempt(async () => navigation.go(`study/exam/${(await rest.startExam(plan())).id}`));
+  };
+  return html`<form class="exam-form" ref=${form} onSubmit=${start}>
     ${offered.chapters.length > 1 && html`<fieldset class=${weights ? "chapters weighed" : "chapters"}><legend>${t("exam.chapters")}</legend>
       ${offered.chapters.map((one) => html`<div class="chapter-row">
         <${Check} label=${`${nameOf(one)} (${one.questions})`} checked=${chapters.has(one.chapter)} onChange=${flip(setChapters, chapters)(one.chapter)} />
-        ${weights && html`<input class="box" type="number" min="0" step="any" value=${weights[one.chapter] ?? 1}
+        ${weights && html`<input class="box" type="number" min="0.1" step="any" required value=${weights[one.chapter] ?? 1}
           aria-label=${t("exam.weight_of", { name: nameOf(one) })} onInput=${(event) => setWeights({ ...weights, [one.chapter]: event.target.value })} />`}
       </div>`)}</fieldset>`}
     <div class="grid">
       ${offered.types.length > 1 && html`<fieldset><legend>${t("exam.types")}</legend>${offered.types.map((kind) => html`
         <${Check} label=${t(`type.${kind}`)} checked=${types.has(kind)} onChange=${flip(setTypes, types)(kind)} />`)}</fieldset>`}
-      <${Field} label=${t("exam.count")}><input class="box" type="number" min="1" max="500" value=${questions} onInput=${(event) => setQuestions(event.target.value)} /><//>
+      <${Field} label=${t("exam.count")}><input class="box" type="number" min="1" max="500" required value=${questions} onInput=${(event) => setQuestions(event.target.value)} /><//>
       <${Field} label=${t("exam.minutes")}><input class="box" type="number" min="1" placeholder=${t("exam.no_limit")} value=${minutes} onInput=${(event) => setMinutes(event.target.value)} /><//>
     </div>
-    <div class="row"><${Button} kind="primary" onClick=${start}>${t("exam.start")}<//><span class="soft">${t("exam.note")}</span></div>
+    <div class="row"><${Button} kind="primary" type="submit">${t("exam.start")}<//><span class="soft">${t("exam.note")}</span></div>
     ${mayChange && html`<${ClassForm} site=${site} plan=${plan} />`}
     <details class="file-form"><summary>${t("more")}</summary>
       ${source.document_id && mayChange && html`<p><a href=${`${BASE}study/questions/${encodeURIComponent(source.document_id)}`}>${t("questions.look")}</a></p>`}
@@ -120,7 +116,7 @@ function Plan({ site, source, chapter, onFile }) {
       ${mayChange && html`<div class="row soft"><span>${t("exam.take_away")}</span>${FILE_ENDINGS.map((ending) => html`
         <a href=${rest.exportQuestionsPath(ending, source)} download>${ending.toUpperCase()}</a>`)}</div>`}
     </details>
-  <//>`;
+  </form>`;
 }
 
 /** Names of learners, and the button that gives each of them this exam. */
@@ -132,26 +128,15 @@ function ClassForm({ site, plan }) {
     if (last) setNames((typed) => typed || last.exams.map((exam) => exam.learner).join("\n"));
   });
   const give = () => attempt(async () => {
+    const planned = plan();
     const learners = names.split("\n").map((name) => name.trim()).filter(Boolean);
-    navigation.go(`study/class/${(await rest.giveExam(plan(), learners, assistant)).id}`);
+    if (planned) navigation.go(`study/class/${(await rest.giveExam(planned, learners, assistant)).id}`);
   });
   return html`<details class="file-form" onToggle=${prefill}><summary>${t("class.give")}</summary>
     <${Field} label=${t("class.names")}><textarea class="box" rows="6" dir="auto" value=${names} onInput=${(event) => setNames(event.target.value)}></textarea><//>
     <p class="soft">${t("class.note")}</p>
     <${Check} label=${t("class.assistant")} checked=${assistant} onChange=${setAssistant} />
     <div class="row"><${Button} kind="primary" onClick=${give}>${t("class.make")}<//></div></details>`;
-}
-
-function numberIn(text, name) {
-  const found = Number(text);
-  if (Number.isInteger(found) && found > 0) return found;
-  throw invalid(t("exam.bad_number", { name, text: text.slice(0, 20) }));
-}
-
-function weightIn(text, name) {
-  const found = Number(text);
-  if (found > 0) return found;
-  throw invalid(t("exam.bad_weight", { name: t("exam.weight_of", { name }), text: text.slice(0, 20) }));
 }
 
 function QuestionFile({ onFile }) {

@@ -1,6 +1,6 @@
 // Tuning an adapter on the questions about a book: its job, its curve, and the way to compare it.
 import { BASE } from "../address.js";
-import { Button, Field, Select, attempt, invalid, toast } from "../controls.js";
+import { Button, Field, Select, attempt, toast } from "../controls.js";
 import { html, useEffect, useFetched, useState } from "../html.js";
 import * as rest from "../rest.js";
 import { message, t } from "../texts.js";
@@ -18,10 +18,9 @@ export function Tune({ site, onReady }) {
   const [epochs, setEpochs] = useState(USUAL_EPOCHS);
   const [followed, setFollowed] = useState(""); // the adapter whose curve is shown
   const [open, setOpen] = useState(false);
-  const [ends, setEnds] = useState(0);
   const { rows, look } = useJobs({ kinds: ["adapter", "generator"], onEnd: ended });
   const tuning = rows.find(({ job }) => job.kind === "adapter")?.job;
-  const [offered] = useFetched(rest.adapters, [ends, site.running.model]);
+  const [offered, , again] = useFetched(rest.adapters, [site.running.model]);
   useEffect(() => {
     if (!tuning) return;
     setFollowed(tuning.title);
@@ -37,29 +36,27 @@ export function Tune({ site, onReady }) {
       window.scrollTo(0, 0);
     }
     if (job.kind === "adapter" && job.state === "cancelled") setFollowed("");
-    setEnds((n) => n + 1);
+    again();
   }
-  const start = () => attempt(async () => {
-    const passes = Number(epochs);
-    if (!Number.isInteger(passes) || passes < 1 || passes > MOST_EPOCHS) {
-      throw invalid(t("tune.bad_epochs", { text: epochs.slice(0, 20), most: MOST_EPOCHS }));
-    }
-    await rest.tuneAdapter({ name: name.trim(), epochs: passes, document_ids: source ? [source] : null });
-    look();
-  });
+  const start = (event) => {
+    event.preventDefault();
+    attempt(async () => {
+      await rest.tuneAdapter({ name: name.trim(), epochs: Number(epochs), document_ids: source ? [source] : null });
+      look();
+    });
+  };
   const use = (adapter) => attempt(async () => {
     await rest.switchGenerator({ generator: "local", model: offered.model, quantization: offered.quantization, adapter });
     look();
   });
   return html`<details class="card tuning" open=${open} onToggle=${(event) => setOpen(event.currentTarget.open)}><summary>${t("tune.title")}</summary>
     ${offered && !offered.model && html`<p class="soft">${t("tune.needs")}</p><a href=${`${BASE}settings`}>${t("compare.other_model")}</a>`}
-    ${offered?.model && html`<p class="soft">${t("tune.about")}</p>
-      <div class="grid">
+    ${offered?.model && html`<p class="soft">${t("tune.about")}</p><form class="tune-form" onSubmit=${start}><div class="grid">
         <${Field} label=${t("exam.questions_from")}><${Select} options=${sources} value=${source} onChange=${setSource} /><//>
         <${Field} label=${t("tune.name")}><input class="box" maxlength="64" autocomplete="off" value=${name} onInput=${(event) => setName(event.target.value)} /><//>
-        <${Field} label=${t("tune.epochs")}><input class="box" type="number" min="1" max=${MOST_EPOCHS} value=${epochs} onInput=${(event) => setEpochs(event.target.value)} /><//>
+        <${Field} label=${t("tune.epochs")}><input class="box" type="number" min="1" max=${MOST_EPOCHS} required value=${epochs} onInput=${(event) => setEpochs(event.target.value)} /><//>
       </div>
-      <div class="row"><${Button} kind="primary" onClick=${start}>${t("tune.start")}<//></div>`}
+      <div class="row"><${Button} kind="primary" type="submit">${t("tune.start")}<//></div></form>`}
     <${Rows} rows=${rows} />
     ${points?.length > 0 && !lost && html`<${LossCurve} points=${points} />`}
     ${offered?.adapters.length > 0 && html`<div class="row" aria-live="polite">${offered.adapters.map((one) => html`
