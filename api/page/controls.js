@@ -23,6 +23,9 @@ const SHAPES = {
   logo: "M4 6c3.3-1.3 5.8-.9 8 1.1 2.2-2 4.7-2.4 8-1.1v12c-3.3-1.3-5.8-.9-8 1.1-2.2-2-4.7-2.4-8-1.1zM12 7.1v12",
 };
 
+/** Of the options of a question, and of answers side by side. */
+export const LETTERS = "ABCDEFGHIJ";
+
 /** For the eye only. */
 export function Icon({ name, size = 18 }) {
   return html`<span class="icon" aria-hidden="true"><svg viewBox="0 0 24 24" width=${size} height=${size} focusable="false"

@@ -9,11 +9,11 @@ export const html = htm.bind(h);
  * newest counts. What was found stays until something else is.
  */
 export function useFetched(ask, deps) {
-  const [{ found, problem }, set] = useState({ found: null, problem: null });
+  const [{ found, problem }, set] = useState({});
   const [times, setTimes] = useState(0);
   useEffect(() => {
     let newest = true;
-    ask().then((now) => newest && set({ found: now, problem: null }), (error) => newest && set((last) => ({ ...last, problem: error })));
+    ask().then((now) => newest && set({ found: now }), (error) => newest && set((last) => ({ ...last, problem: error })));
     return () => {
       newest = false;
     };

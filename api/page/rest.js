@@ -51,6 +51,12 @@ async function every(path, name, query) {
   return items;
 }
 
+function formOf(parts) {
+  const form = new FormData();
+  for (const [file, path] of parts) form.append("file", file, path);
+  return form;
+}
+
 /** An address with what stands in it encoded: at`/v1/jobs/${id}`. */
 const at = (words, ...values) => String.raw({ raw: words }, ...values.map(encodeURIComponent));
 const SESSION = "/v1/session";
@@ -73,7 +79,7 @@ export const switchGenerator = (choice) => call("PUT", "/v1/generator", { body: 
 export const reader = {};
 
 // --- asking
-export const conversations = (search) => call("GET", "/v1/conversations", { query: { search, begun_in: "page" } });
+export const conversations = (search) => call("GET", "/v1/conversations", { query: { search, begun_in: "page" } }).then((found) => found.conversations);
 export const startConversation = (title) => call("POST", "/v1/conversations", { body: { title, begun_in: "page" } });
 export const conversation = (id) => call("GET", at`/v1/conversations/${id}`);
 export const renameConversation = (id, title) => call("PATCH", at`/v1/conversations/${id}`, { body: { title } });
@@ -155,8 +161,6 @@ export const makeQuestions = (id) => call("POST", at`/v1/documents/${id}/questio
 
 /** Sends a book's files, each `[file, path]`; `onSent` hears which share has gone. Gives null where it is there already. */
 export function upload(parts, { onSent = () => {}, signal } = {}) {
-  const form = new FormData();
-  for (const [file, path] of parts) form.append("file", file, path);
   const request = new XMLHttpRequest(); // fetch does not say how far it is
   signal?.addEventListener("abort", () => request.abort());
   return new Promise((done, failed) => {
@@ -170,7 +174,7 @@ export function upload(parts, { onSent = () => {}, signal } = {}) {
     };
     request.open("POST", "/v1/documents");
     request.responseType = "json";
-    request.send(form);
+    request.send(formOf(parts));
   });
 }
 
@@ -181,19 +185,11 @@ export const cancelJob = (id) => call("DELETE", at`/v1/jobs/${id}`);
 // --- studying
 export const questionChapters = (source) => call("GET", "/v1/questions/chapters", { query: source });
 export const questionFiles = () => call("GET", "/v1/questions/files").then((found) => found.files);
-export const addQuestionFile = (file) => {
-  const form = new FormData();
-  form.append("file", file);
-  return call("POST", "/v1/questions/files", { form });
-};
+export const addQuestionFile = (file) => call("POST", "/v1/questions/files", { form: formOf([[file, file.name]]) });
 export const questions = (document_id) => every("/v1/questions", "questions", { document_id, limit: 500, with_answers: true });
 export const changeQuestion = (id, change) => call("PATCH", at`/v1/questions/${id}`, { body: change });
 export const dropQuestion = (id) => call("DELETE", at`/v1/questions/${id}`);
-export const addQuestions = (id, file) => {
-  const form = new FormData();
-  form.append("file", file);
-  return call("POST", at`/v1/documents/${id}/questions/file`, { form });
-};
+export const addQuestions = (id, file) => call("POST", at`/v1/documents/${id}/questions/file`, { form: formOf([[file, file.name]]) });
 export const exportQuestionsPath = (ending, source) => `/v1/questions/export.${ending}?${new URLSearchParams(source)}`;
 export const startExam = (plan) => call("POST", "/v1/exams", { body: { ...plan, ...reader } });
 export const exams = (limit) => call("GET", "/v1/exams", { query: { limit, ...reader } }).then((found) => found.exams);

@@ -1,13 +1,12 @@
 // Cards that are due, one after the other, by keyboard too.
 import { BASE, bookPath } from "../address.js";
-import { Button, Empty, Field, Problem, attempt, confirm, useKeys } from "../controls.js";
+import { Button, Empty, Field, LETTERS, Problem, attempt, confirm, useKeys } from "../controls.js";
 import { html, useEffect, useRef, useState } from "../html.js";
 import { Rich } from "../markdown.js";
 import * as rest from "../rest.js";
 import { count, questionText, t, until } from "../texts.js";
 import { StudyHead } from "./study.js";
 
-const LETTERS = "ABCDEFGHIJ";
 const RATINGS = [["1", "again"], ["2", "hard"], ["3", "good"], ["4", "easy"]];
 
 export function Cards({ site }) {
@@ -17,7 +16,6 @@ export function Cards({ site }) {
   const [editing, setEditing] = useState(false);
   const [rated, setRated] = useState(null);
   const [done, setDone] = useState(0);
-  const [changes, setChanges] = useState(0);
   const back = useRef();
   const busy = useRef(false);
   const card = found?.cards[0];
@@ -26,7 +24,6 @@ export function Cards({ site }) {
     setDetail(null);
     setEditing(false);
     setFound(await rest.dueCards(1));
-    setChanges((n) => n + 1);
   };
   useEffect(() => {
     next().catch(setProblem);
@@ -59,13 +56,13 @@ export function Cards({ site }) {
   const keys = detail && !editing ? Object.fromEntries(RATINGS.map(([key]) => [key, () => rate(key)])) : card && !detail ? { " ": turn } : {};
   useKeys(rated ? { ...keys, u: undo } : keys);
 
-  const remove = () => confirm({ question: t("cards.delete_question"), yes: t("cards.delete"), onYes: () => act(() => rest.deleteCard(card.id)) });
+  const remove = () => confirm({ question: t("cards.delete_question"), yes: t("delete"), onYes: () => act(() => rest.deleteCard(card.id)) });
   const keep = (event) => {
     event.preventDefault();
     const { question, answer } = event.target.elements;
     act(() => rest.changeCard(card.id, { question: question.value, answer: answer.value }));
   };
-  return html`<${StudyHead} site=${site} current="cards" changes=${changes} />
+  return html`<${StudyHead} site=${site} current="cards" changes=${found} />
     <section class="review" aria-live="polite">
       ${problem && html`<${Problem} error=${problem} />`}
       ${rated && html`<${Button} kind="quiet" onClick=${undo}>${t("cards.undo")}<//>`}
@@ -83,7 +80,7 @@ export function Cards({ site }) {
               <div class="row">
                 <${Button} kind="quiet" onClick=${() => setEditing(true)}>${t("cards.edit")}<//>
                 <${Button} kind="quiet" onClick=${() => act(() => rest.changeCard(card.id, { suspended: true }))}>${t("cards.suspend")}<//>
-                <${Button} kind="quiet" onClick=${remove}>${t("cards.delete")}<//></div>`)}
+                <${Button} kind="quiet" onClick=${remove}>${t("delete")}<//></div>`)}
         </div>
         ${!editing && html`<div class="row card-buttons">
           ${detail ? RATINGS.map(([rating, name]) => html`<button type="button" class=${`button rate ${name}`} onClick=${() => rate(rating)}>

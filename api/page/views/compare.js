@@ -1,6 +1,6 @@
 // One question answered in several ways side by side, and a vote that does not know which is which.
 import { BASE, navigation } from "../address.js";
-import { Button, Check, Field, Select, attempt, toast } from "../controls.js";
+import { Button, Check, Field, LETTERS, Select, attempt, toast } from "../controls.js";
 import { Fragment, html, useEffect, useFetched, useRef, useState } from "../html.js";
 import { Rich } from "../markdown.js";
 import * as rest from "../rest.js";
@@ -18,7 +18,6 @@ const KINDS = {
   passages: [3, 10].map((top_k) => ({ name: `rag top_k=${top_k}`, top_k })),
   answers: ["quotes", "both", "free"].map((answers) => ({ name: `rag answers=${answers}`, answers })),
 };
-const LETTERS = "ABCDEFGH";
 const MEBIBYTE = 2 ** 20;
 
 /** Heading and the two parts of the view. */

@@ -1,7 +1,7 @@
 // The conversations by day: search, rename, export, delete.
 import { BASE, navigation } from "../address.js";
-import { Button, Icon, askForText, attempt, confirm } from "../controls.js";
-import { html, useEffect, useRef, useState } from "../html.js";
+import { Button, Icon, askForText, confirm } from "../controls.js";
+import { html, useFetched, useRef, useState } from "../html.js";
 import * as rest from "../rest.js";
 import { count, dateTime, t } from "../texts.js";
 
@@ -11,28 +11,21 @@ const MOST_IN_A_NAME = 200;
 
 /** `current` is the one that is open; the list is fetched again whenever `asked` changes. */
 export function Conversations({ site, current, asked }) {
-  const [kept, setKept] = useState(null);
   const [search, setSearch] = useState("");
   const [shown, setShown] = useState(false); // on a phone it is folded away until it is asked for
-  const newest = useRef(0);
-
-  const refresh = async () => {
-    const mine = (newest.current += 1);
-    const found = await rest.conversations(search);
-    if (mine === newest.current) setKept(found.conversations);
+  const [kept, , refresh] = useFetched(() => rest.conversations(search), [search, asked, current]);
+  const timer = useRef(0);
+  const typed = ({ target }) => {
+    clearTimeout(timer.current);
+    timer.current = setTimeout(() => setSearch(target.value), SEARCH_AFTER_MS);
   };
-  useEffect(() => {
-    const timer = setTimeout(() => attempt(refresh), search ? SEARCH_AFTER_MS : 0);
-    return () => clearTimeout(timer);
-  }, [search, asked, current]);
-
   const own = (kept || []).filter((one) => one.owner === null || one.owner === site.session.learner);
   const removeAll = () => confirm({
     question: count("conversations.delete_all_question", own.length), detail: t("conversations.delete_all_detail"), yes: t("delete"),
     onYes: async () => {
       await rest.deleteConversations();
       navigation.go("");
-      await refresh();
+      refresh();
     },
   });
   const days = Map.groupBy((kept || []).slice(0, SHOWN), (one) => dayOf(one.updated_at));
@@ -44,7 +37,7 @@ export function Conversations({ site, current, asked }) {
     </div>
     <div class="conversations-items" id="conversations-items">
       <input class="box" type="search" maxlength="200" autocomplete="off" placeholder=${t("conversations.search")}
-        aria-label=${t("conversations.search")} onInput=${(event) => setSearch(event.target.value)} />
+        aria-label=${t("conversations.search")} onInput=${typed} />
       ${kept && !kept.length && html`<p class="soft">${t(search ? "conversations.not_found" : "conversations.none")}</p>`}
       ${[...days].map(([day, listed]) => html`<h3 class="day">${day}</h3>
         <ul>${listed.map((one) => html`<${Row} key=${one.id} conversation=${one} mine=${one.id === current} refresh=${refresh} />`)}</ul>`)}
@@ -59,7 +52,7 @@ function Row({ conversation, mine, refresh }) {
     label: t("conversations.rename"), field: t("conversations.name"), value: conversation.title, most: MOST_IN_A_NAME,
     onSave: async (name) => {
       await rest.renameConversation(conversation.id, name);
-      await refresh();
+      refresh();
     },
   });
   const remove = () => confirm({
@@ -67,7 +60,7 @@ function Row({ conversation, mine, refresh }) {
     onYes: async () => {
       await rest.deleteConversation(conversation.id);
       navigation.go("");
-      await refresh();
+      refresh();
     },
   });
   return html`<li class=${mine ? "conversation current" : "conversation"}>

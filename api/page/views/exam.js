@@ -1,7 +1,7 @@
 // An exam being taken, one question at a time or as a list; its marks once it is handed in.
 import { BASE } from "../address.js";
-import { Button, Empty, Missing, Problem, attempt, confirm } from "../controls.js";
-import { html, useEffect, useRef, useState } from "../html.js";
+import { Button, Empty, LETTERS, Missing, Problem, attempt, confirm } from "../controls.js";
+import { html, useEffect, useFetched, useRef, useState } from "../html.js";
 import { Passage, Rich } from "../markdown.js";
 import * as rest from "../rest.js";
 import { count, placeOf, points, questionText, t } from "../texts.js";
@@ -11,41 +11,30 @@ import { StudyHead } from "./study.js";
 const LITTLE_TIME_S = 60;
 const KEEP_AFTER_MS = 400;
 const MOST_CHARACTERS = 20_000;
-const LETTERS = "ABCDEFGHIJ";
 
 /** `query` may name the learner whose link this is: who takes the exam goes on under that name. */
 export function Exam({ site, id, query }) {
-  const [exam, setExam] = useState(null);
-  const [draft, setDraft] = useState({});
-  const [problem, setProblem] = useState(null);
-  const [changes, setChanges] = useState(0);
   const named = !site.session.learner && new URLSearchParams(query).get("learner");
-  const look = async () => {
+  const [{ exam, draft } = {}, problem, look] = useFetched(async () => {
     const { learner: before } = rest.reader;
     if (named) rest.reader.learner = named;
     try {
       const found = await rest.exam(id);
-      setDraft(found.result || found.waits ? {} : await rest.draft(id));
-      setExam(found);
-      setChanges((n) => n + 1);
+      const kept = found.result || found.waits ? {} : await rest.draft(id);
       if (named && !found.result) coalesce.remember("learner", named);
       else if (named) rest.reader.learner = before; // a teacher looks at marks and stays who they are
+      return { exam: found, draft: kept };
     } catch (error) {
       rest.reader.learner = before;
-      if (exam?.id === id) throw error; // what was typed in it stays
-      setProblem(error);
+      throw error;
     }
-  };
-  useEffect(() => {
-    setProblem(null);
-    look();
   }, [id]);
-  if (problem) return problem.status === 404 ? html`<${Missing} />` : html`<${Problem} error=${problem} />`;
+  if (problem && exam?.id !== id) return problem.status === 404 ? html`<${Missing} />` : html`<${Problem} error=${problem} />`;
   const begin = () => attempt(async () => {
     await rest.beginExam(id);
-    await look();
+    look();
   });
-  return html`<${StudyHead} site=${site} current="exam" changes=${changes} />
+  return html`<${StudyHead} site=${site} current="exam" changes=${exam} />
     ${exam && (exam.waits ? html`<${Invitation} exam=${exam} onBegin=${begin} />`
       : exam.result ? html`<${Marks} exam=${exam} onDecided=${look} />` : html`<${Sitting} key=${exam.id} exam=${exam} draft=${draft} onEnd=${look} />`)}`;
 }
@@ -166,7 +155,7 @@ function Question({ question, place, most, answer, keep, save }) {
   }
   return html`<article class="card question" tabindex="-1"><p class="soft">${number}</p>
     <label for=${`answer-${place}`}><${Rich} text=${questionText(question)} /></label>
-    <textarea class="box" id=${`answer-${place}`} rows="5" dir="auto" autocomplete="off" maxlength=${MOST_CHARACTERS} placeholder=${t("exam.write")}
+    <textarea class="box" id=${`answer-${place}`} rows="5" dir="auto" autocomplete="off" maxlength=${MOST_CHARACTERS} placeholder=${t("mark.yours")}
       defaultValue=${answer || ""} onInput=${(event) => keep(question.id, event.target.value.trim() ? event.target.value : null, { soon: false })} onBlur=${save}></textarea></article>`;
 }
 
@@ -195,7 +184,7 @@ function Mark({ exam, mark, number, question, onDecided }) {
   const state = mark.passed ? "right" : mark.score <= 0 ? "wrong" : "part";
   const decide = (share) => attempt(async () => {
     await rest.decide(exam.id, mark.question_id, share);
-    await onDecided();
+    onDecided();
   });
   const option = (index) => html`<${Rich} text=${`${LETTERS[index]}. ${question.choices[index]}`} />`;
   const right = mark.answer_index !== null && question.choices ? option(mark.answer_index) : html`<${Rich} text=${mark.reference_answer} />`;

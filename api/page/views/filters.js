@@ -62,6 +62,6 @@ function summary({ books, chapter, first, last }, documents) {
   return [
     books.length > 1 ? count("library.books_count", books.length) : title,
     chapter && t("filters.in_chapter", { n: chapter }),
-    (first || last) && t("filters.in_pages", { first: first || "1", last: last || "…" }),
+    (first || last) && t("page.range", { first: first || "1", last: last || "…" }),
   ].filter(Boolean).join(" · ") || t("filters.none");
 }

@@ -1,13 +1,11 @@
 // The questions on a book, with the passages that prove them: to accept, change and drop, and to choose for an exam.
 import { BASE, navigation } from "../address.js";
-import { Button, Check, Empty, Field, Missing, Problem, attempt, toast } from "../controls.js";
+import { Button, Check, Empty, Field, LETTERS, Missing, Problem, attempt, toast } from "../controls.js";
 import { html, useFetched, useState } from "../html.js";
 import { Rich } from "../markdown.js";
 import * as rest from "../rest.js";
 import { count, t } from "../texts.js";
 import { StudyHead } from "./study.js";
-
-const LETTERS = "ABCD";
 
 export function Questions({ site, id }) {
   const book = site.documents.find((one) => one.id === id && !one.sample);
@@ -72,7 +70,7 @@ function Form({ question, onKeep, onCancel }) {
   const keep = (event) => {
     event.preventDefault();
     const { question: asked, answer, right, ...boxes } = Object.fromEntries(new FormData(event.target));
-    const choices = question.choices && [...LETTERS].map((letter) => boxes[letter]);
+    const choices = question.choices?.map((_, at) => boxes[LETTERS[at]]);
     onKeep(choices ? { question: asked, choices, answer_index: Number(right) } : { question: asked, answer });
   };
   return html`<form class="add-form" onSubmit=${keep}>

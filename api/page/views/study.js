@@ -20,8 +20,8 @@ const FILE_EXAMPLES = [
   + "What do the threads of a block share?,Registers,Shared memory,Local memory,A program counter,B,Shared memory,",
 ];
 
-/** Heading, learner and the parts of the study view; `changes` counts the due cards again. */
-export function StudyHead({ site, current, changes = 0 }) {
+/** Heading, learner and the parts of the study view; what `changes` makes the due cards be counted again. */
+export function StudyHead({ site, current, changes = null }) {
   const [cards] = useFetched(() => rest.dueCards(1), [changes]);
   const { learner: owner } = site.session;
   const learner = owner || (rest.reader.learner === DEFAULT_LEARNER ? "" : rest.reader.learner);
