@@ -71,6 +71,12 @@ export function soFar({ text, quotes }) {
   return quotes.startsWith(written) ? quotes : written + DIVIDER + quotes;
 }
 
+/** How many cited sentences a model wrote, how many are the books' own, and how many are supported. */
+export function citedIn({ answer, written: writes, citations }) {
+  const written = writes ? answer.split(DIVIDER)[0].match(MARKERS)?.length || 0 : 0;
+  return { written, quoted: citations.length - written, supported: citations.filter((one) => one.verdict === "supported").length };
+}
+
 /** An answer as far as it is written, and how it goes on or ended; `stopped` is the key of a text. */
 export function Written({ turn: { answer, note, running, state, stopped, error, quotes }, text, elements }) {
   const below = answer ? answer.written && answer.quotes : quotes;

@@ -5,7 +5,7 @@ import { Fragment, html, useEffect, useFetched, useRef, useState } from "../html
 import { Rich } from "../markdown.js";
 import * as rest from "../rest.js";
 import { either, number, questionText, t } from "../texts.js";
-import { Written, heard, soFar, useDrawn } from "./answer.js";
+import { Written, citedIn, heard, soFar, useDrawn } from "./answer.js";
 import { sendOnEnter } from "./ask.js";
 import { Filters, filtersFrom, filtersToSend } from "./filters.js";
 import { Source, useSource } from "./source.js";
@@ -247,14 +247,13 @@ function Column({ site, column, openSource }) {
 }
 
 function Figures({ answer }) {
-  const supported = answer.citations.filter((one) => one.verdict === "supported").length;
-  const ms = (seconds) => t("compare.ms", { n: number(Math.round(1000 * seconds)) });
+  const time = (seconds) => t("compare.seconds", { n: seconds.toFixed(2) });
   const rows = [
-    ["first", ms(answer.timings.ttft_s)],
-    ["total", ms(answer.timings.total_s)],
+    ["first", time(answer.timings.ttft_s)],
+    ["total", time(answer.timings.total_s)],
     ["speed", answer.tokens_per_s && answer.generator !== "extractive" ? answer.tokens_per_s.toFixed(1) : "–"],
     ["memory", answer.peak_memory_bytes ? `${number(Math.round(answer.peak_memory_bytes / MEBIBYTE))} MiB` : "–"],
-    ["citations", t("compare.supported", { n: answer.citations.length, supported })],
+    ["citations", t("compare.cited", citedIn(answer))],
     ["model", [answer.model, answer.adapter].filter(Boolean).join(" + ")],
   ];
   return html`<dl class="arm-figures">${rows.map(([name, value]) => html`<dt>${t(`compare.figure.${name}`)}</dt><dd>${value}</dd>`)}</dl>`;

@@ -23,11 +23,13 @@ export function Questions({ site, id }) {
   const choose = (question) => (on) => setChosen(on ? [...chosen, question.id] : chosen.filter((one) => one !== question.id));
   return html`<${StudyHead} site=${site} current="questions" />
     <section class="card"><h2>${t("questions.title", { title: book.title })}</h2><p class="soft">${t("questions.about")}</p>
-      ${problem && html`<${Problem} error=${problem} />`}
-    </section>
-    <div class="row question-actions"><${Button} kind="primary" disabled=${!chosen.length} onClick=${start}>${count("questions.start", chosen.length)}<//>
+      <div class="row">
         <label class="button"><span>${t("exam.add_file")}</span><input class="sr-only" type="file" accept=".jsonl,.csv" onChange=${add} /></label>
         ${["jsonl", "csv"].map((ending) => html`<a href=${rest.exportQuestionsPath(ending, { document_id: id })} download>${ending.toUpperCase()}</a>`)}</div>
+      ${problem && html`<${Problem} error=${problem} />`}
+    </section>
+    ${chosen.length > 0 && html`<div class="row question-actions">
+      <${Button} kind="primary" onClick=${start}>${count("questions.start", chosen.length)}<//></div>`}
     ${found && !found.length && html`<${Empty} title=${t("exam.none_made")} text=${t("questions.none_text")}><a class="button" href=${`${BASE}library`}>${t("nav.library")}</a><//>`}
     ${found?.map((question) => html`<${Question} key=${question.id} book=${book} question=${question} chosen=${chosen.includes(question.id)} onChoose=${choose(question)} onChange=${again} />`)}`;
 }

@@ -59,8 +59,9 @@ export function Source({ passage, number, citations, written, site, onClose }) {
     <p class="place">${placeOf(first, { title: false })}</p>
     ${verdict && verdict !== "supported" && html`<p class=${`verdict ${verdict}`}>${t(`source.${verdict}`)}</p>`}
     ${written && verdict === "supported" && html`<p class="verdict supported">${t("source.written")}</p>`}
-    <${Button} kind="quiet" icon="new" onClick=${makeCard}>${t("ask.save_card")}<//>
-    ${book && html`<a class="read-on" href=${bookPath(book.id, { node: first.node_id, quote, page })}>${t("source.read_on")}</a>`}
+    <div class="row">
+      ${book && html`<a href=${bookPath(book.id, { node: first.node_id, quote, page })}>${t("source.read_on")}</a>`}
+      <${Button} kind="quiet" icon="new" onClick=${makeCard}>${t("ask.save_card")}<//></div>
     ${book?.format === "pdf" && page && html`<${PageImage} key=${`${book.id} ${page} ${quote}`} book=${book} page=${page} quote=${quote} />`}
     <${Passage} text=${passage.text} plain=${PLAIN_FORMATS.has(passage.format)} spans=${citations.map((one) => [one.char_start, one.char_end])} />
   </aside>`;
