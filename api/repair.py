@@ -38,7 +38,7 @@ def repair(settings: CoalesceSettings, tell: Tell) -> list[str]:
     """
     if not settings.home.is_dir():
         return []
-    with _alone(settings.home):
+    with alone(settings.home):
         if settings.database_url is not None:  # which looks after itself
             return [*_left_over(settings)]
         return [
@@ -50,14 +50,13 @@ def repair(settings: CoalesceSettings, tell: Tell) -> list[str]:
 
 
 @contextmanager
-def _alone(home: Path) -> Iterator[None]:
+def alone(home: Path) -> Iterator[None]:
+    """While no server uses a home, and none may begin to. Raises Conflict."""
     lock = FileLock(home / OWNER_LOCK)
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        raise Conflict(
-            f"a server uses {home}", hint="Stop it, then repair; files that are open stay as they are."
-        ) from None
+        raise Conflict(f"a server uses {home}", hint="Stop it first; files that are open stay as they are.") from None
     try:
         yield
     finally:

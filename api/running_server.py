@@ -22,11 +22,11 @@ READ_TIMEOUT_S = 600.0
 """Longest silence of an answer: a model on a slow machine thinks before its first word."""
 
 
-def announce(settings: CoalesceSettings, address: str) -> None:
+def announce(home: Path, address: str, database: str | None = None) -> None:
     """Writes this process's address into the home; where it cannot be written, commands do not find the server."""
-    found = {"address": address, "pid": os.getpid(), "database": database_of(settings)}
+    found = {"address": address, "pid": os.getpid(), "database": database}
     with suppress(OSError):
-        (settings.home / ADDRESS_FILE).write_text(json.dumps(found), encoding="utf-8")
+        (home / ADDRESS_FILE).write_text(json.dumps(found), encoding="utf-8")
 
 
 def withdraw(home: Path) -> None:

@@ -77,14 +77,14 @@ def run_server(settings: CoalesceSettings, console: Console) -> None:
     check_bind(settings)
     check_home(settings.home, read_only=True)
     server: StoppingServer
-    address = ""
+    address, database = "", database_of(settings)
     told: list[bool] = []
 
     def report(preparation: Preparation) -> None:
         if preparation.ready:
             # Everything loaded by now stays: without this, Python's collector walks all of it for every longer list.
             gc.freeze()
-            announce(settings, address)
+            announce(settings.home, address, database)
             console.say(f"ready after {preparation.seconds:.1f} s: {address}")
         elif preparation.error is not None:
             server.should_exit = True
@@ -98,8 +98,8 @@ def run_server(settings: CoalesceSettings, console: Console) -> None:
     listener = take_port(settings)
     services.generators.own_port = listener.getsockname()[1]
     address = _address(settings, services.generators.own_port)
-    kept = f"the home {settings.home}" + (f" and {database}" if (database := database_of(settings)) else "")
-    console.say(f"Coalesce uses {kept}, and answers on {address} when it is ready")
+    kept = f"the home {settings.home}" + (f" and the database {database}" if database else "")
+    console.say(f"Coalesce uses {kept} and answers on {address} when it is ready")
     server = StoppingServer(services)
     # uvicorn raises the signals it caught once more when it has stopped; by then there is nothing left to stop.
     signal.signal(signal.SIGTERM, lambda *_: None)

@@ -263,23 +263,15 @@ class Database:
         with self._writer().begin() as connection:
             # Looked up again: another process may have done it while this one waited for the lock.
             stored = stored_version(connection, self._schema)
-            if stored != self._schema.version:
-                self._bring_up_to_date(connection, stored)
-
-    def _bring_up_to_date(self, connection: sa.Connection, stored: str | None) -> None:
-        there = set(sa.inspect(connection).get_table_names())
-        if stored is None and is_anothers(connection, self._schema):
-            raise IndexCorrupt(
-                f"'{self.path}' is a database of another program.", hint="set COALESCE_HOME to another folder"
-            )
-        self._schema.tables.create_all(connection)  # those that are missing
-        if stored is not None or there & set(self._schema.tables.tables):
-            _migrate(connection, self._schema, stored, self.path)
-        _VERSIONS.create(connection, checkfirst=True)
-        connection.execute(sa.delete(_VERSIONS).where(_VERSIONS.c.version_num == stored))
-        connection.execute(sa.insert(_VERSIONS), {"version_num": self._schema.version})
-        connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.exec_driver_sql(f"PRAGMA user_version = {USER_VERSION}")
+            if stored == self._schema.version:
+                return
+            if stored is None and is_anothers(connection, self._schema):
+                raise IndexCorrupt(
+                    f"'{self.path}' is a database of another program.", hint="set COALESCE_HOME to another folder"
+                )
+            bring_up_to_date(connection, self._schema, stored, str(self.path))
+            connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.exec_driver_sql(f"PRAGMA user_version = {USER_VERSION}")
 
 
 def lock_path(home: Path, name: str) -> Path:
@@ -365,10 +357,19 @@ def fetch_tuples(connection: sa.Connection, statement: sa.Executable) -> list[An
 # --- versions
 
 
-def make_tables(connection: sa.Connection, schema: Schema) -> None:
-    """Make a store's tables in a database that has none of them, and note their version."""
+def bring_up_to_date(connection: sa.Connection, schema: Schema, stored: str | None, shown: str) -> None:
+    """Make a store's tables, or those that are missing, change the others as this version needs, and note it.
+
+    Args:
+        stored: the version that is there; None where there is none, or only the tables of version 0.1.
+        shown: what messages call the database.
+    """
+    there = set(sa.inspect(connection).get_table_names())
     schema.tables.create_all(connection)
+    if stored is not None or there & set(schema.tables.tables):
+        _migrate(connection, schema, stored, shown)
     _VERSIONS.create(connection, checkfirst=True)
+    connection.execute(sa.delete(_VERSIONS).where(_VERSIONS.c.version_num == stored))
     connection.execute(sa.insert(_VERSIONS), {"version_num": schema.version})
 
 
@@ -395,7 +396,7 @@ def _number(version: str) -> int:
     return int(version.rpartition("_")[2])
 
 
-def _migrate(connection: sa.Connection, schema: Schema, stored: str | None, path: Path) -> None:
+def _migrate(connection: sa.Connection, schema: Schema, stored: str | None, shown: str) -> None:
     """Run the migrations after `stored`; None is a file that version 0.1 wrote."""
     from alembic.operations import Operations
     from alembic.runtime.migration import MigrationContext
@@ -403,7 +404,7 @@ def _migrate(connection: sa.Connection, schema: Schema, stored: str | None, path
 
     if stored is not None and is_later(stored, schema):
         raise IndexCorrupt(
-            f"'{path}' has schema version '{stored}'; this program knows up to '{schema.version}'.",
+            f"'{shown}' has schema version '{stored}'; this program knows up to '{schema.version}'.",
             hint="use the newer program that wrote it",
         )
     scripts = ScriptDirectory(str(MIGRATIONS), version_locations=[str(MIGRATIONS)])

@@ -26,9 +26,9 @@ from indexes.database import (
     Lock,
     Schema,
     Store,
+    bring_up_to_date,
     is_anothers,
     is_later,
-    make_tables,
     sqlite_errors,
     stored_version,
 )
@@ -93,7 +93,7 @@ class PostgresDatabase:
                             msg("'{}' holds tables of another program.", self.shown),
                             hint="make a database of its own with createdb, and name it",
                         )
-                    make_tables(connection, self._schema)
+                    bring_up_to_date(connection, self._schema, None, self.shown)
         elif stored != self._schema.version:
             raise DatabaseUnavailable(
                 msg("'{}' has schema version '{}'; this program needs '{}'.", self.shown, stored, self._schema.version),
@@ -102,6 +102,15 @@ class PostgresDatabase:
                 else "run `coalesce migrate`",
             )
         self._is_open = True
+
+    def upgrade(self) -> str | None:
+        """As `open`, but bring tables of an earlier version up to date; give the version that was there."""
+        with self._errors(), self._writer(None) as connection:
+            stored = stored_version(connection, self._schema)
+            if stored not in (None, self._schema.version) and not is_later(stored, self._schema):
+                bring_up_to_date(connection, self._schema, stored, self.shown)
+        self.open()
+        return stored
 
     @contextmanager
     def reading(self) -> Iterator[sa.Connection]:
@@ -215,6 +224,7 @@ def _engine(url: str) -> sa.Engine:
             connect_args={"connect_timeout": CONNECT_TIMEOUT_S},
             pool_size=IDLE_CONNECTIONS,
             max_overflow=IDLE_CONNECTIONS,
+            hide_parameters=True,  # errors are printed
             pool_pre_ping=True,  # a server that was started again is seen before a statement fails
         )
     except ImportError as error:

@@ -22,7 +22,7 @@ from api.cli import ask, books, compare, service, study, tuning
 
 SECTIONS = {
     "Serve": ("serve", "mcp", "models"),
-    "Keep": ("doctor", "backup", "restore"),
+    "Keep": ("doctor", "backup", "restore", "migrate"),
     "Books": ("add", "list", "remove"),
     "Ask": ("ask", "chat", "search"),
     "Study": ("quiz", "questions"),

@@ -1,4 +1,4 @@
-"""`coalesce serve`, `mcp`, `doctor`, `backup`, `restore` and `models`."""
+"""`coalesce serve`, `mcp`, `doctor`, `backup`, `restore`, `migrate` and `models`."""
 
 from __future__ import annotations
 
@@ -139,6 +139,44 @@ def restore(
     found = restore_backup(settings.home, file)
     lines = [f"{found['home']}: {counted(found['files'], 'file')} as of {found['created_at']}"]
     Console(json_output=json_output).result(found, lines)
+
+
+@commands.command(epilog="Example: coalesce migrate --from ~/coalesce --to postgresql://USER:PASSWORD@HOST/DATABASE")
+def migrate(
+    context: typer.Context,
+    source: Annotated[
+        str | None, typer.Option("--from", metavar="HOME_OR_URL", help="What to move: a home, or a database's address.")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option("--to", metavar="HOME_OR_URL", help="Where to: it must be empty.")
+    ] = None,
+    json_output: Json = False,
+) -> None:
+    """Bring the tables of the home or the database up to date, or move everything from one into another."""
+    if (source is None) != (target is None):
+        raise typer.BadParameter("--from and --to go together", param_hint="--from" if source is None else "--to")
+    from api.migrate import move, upgrade
+
+    console = Console(json_output=json_output)
+    if source is None or target is None:
+        versions = upgrade(settings_of(context))
+        console.result({"versions": versions}, table(list(versions.items())))
+        return
+    found = move(source, target, lambda name, done, total: console.step(f"moving {name}", done, total))
+    rows = [
+        (name, ", ".join(f"{each} {count:,}" for each, count in counts.items()))
+        for name, counts in found["moved"].items()
+    ]
+    lines = table(rows)
+    if found["beside"]:
+        lines.append(
+            f"files stay in {found['from']}, to be copied into the home of each server: {', '.join(found['beside'])}"
+        )
+    if found["uploads"]:
+        lines.append(
+            f"in its `uploads` are the files of {counted(len(found['uploads']), 'book')}: {', '.join(found['uploads'])}"
+        )
+    console.result(found, [*lines, f"everything is in {found['to']}; {found['from']} stays as it was"])
 
 
 models = typer.Typer(

@@ -173,7 +173,7 @@ def test_questions_are_answered_while_the_model_is_loaded(
         waiting = live.client.get("/readyz")
         assert (waiting.status_code, waiting.json()["waiting_for"]) == (503, "loading the language model")
         assert live.status("PUT", "/v1/generator", {"generator": "extractive"}) == 409
-        announce(settings, live.address)
+        announce(settings.home, live.address)
         assert find_server(settings) is not None, "commands do not load a model of their own"
         for path, body in (
             ("/v1/ask", {"question": "What is a warp?", "arm": "base"}),
