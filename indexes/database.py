@@ -25,6 +25,7 @@ from pydantic_core import from_json
 from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.schema import CreateTable
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
@@ -185,7 +186,8 @@ class Database:
         self._is_open = False
 
     def open(self) -> None:
-        """Create the file or bring its tables up to date, unless that is done. What cannot be written is only read.
+        """Create the file or bring its tables up to date, unless that is done. What cannot be written is only read, and
+        what cannot be made is read as empty.
 
         Raises:
             IndexCorrupt: the file is damaged, another program's, or of a later version.
@@ -195,6 +197,10 @@ class Database:
         with self._write_lock:
             if not self._is_open:
                 _make_folder(self.path.parent)
+                if not (self.path.exists() or os.access(self.path.parent, os.W_OK)):
+                    self._engine = _empty(self._schema)
+                    self._is_open = True
+                    return
                 if _cannot_be_written(self.path):
                     self._engine = _engine(self.path, self._busy_timeout_s, only_reading=True)
                 with sqlite_errors(self.path):
@@ -307,6 +313,21 @@ def _engine(path: Path, busy_timeout_s: float, *, only_reading: bool = False) ->
 
     configure = _configure_reading if only_reading else _configure
     sa.event.listen(engine, "connect", lambda connection, _record: configure(connection, busy_timeout_s))
+    sa.event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _empty(schema: Schema) -> sa.Engine:
+    """An engine over tables without rows, which cannot be written."""
+    engine = sa.create_engine("sqlite://", poolclass=sa.QueuePool, connect_args={"check_same_thread": False})
+    tables = [str(CreateTable(table).compile(engine)) for table in schema.tables.sorted_tables]
+
+    def make(connection: sqlite3.Connection, _record: object) -> None:
+        connection.isolation_level = None
+        for statement in (*tables, "PRAGMA query_only = ON"):
+            connection.execute(statement).close()
+
+    sa.event.listen(engine, "connect", make)
     sa.event.listen(engine, "begin", _begin)
     return engine
 

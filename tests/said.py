@@ -20,6 +20,7 @@ class Said:
     answers: dict[str, str] = field(default_factory=dict)
     exams: dict[str, float] = field(default_factory=dict)
     removed: set[str] = field(default_factory=set)
+    reviews: dict[str, str] = field(default_factory=dict)
 
     @property
     def done(self) -> int:
@@ -60,6 +61,11 @@ def examine(client: httpx.Client, said: Said) -> None:
     said.exams[exam["id"]] = result["score"]
 
 
+def review(client: httpx.Client, said: Said) -> None:
+    card = client.post("/v1/cards", json={"question": f"What is {next(NUMBERS)}?", "answer": "A number."}).json()
+    said.reviews[card["id"]] = client.post(f"/v1/cards/{card['id']}/review", json={"rating": 3}).json()["due"]
+
+
 def busy(server: Process, work: Callable[[httpx.Client, Said], None], said: Said, wrong: list[BaseException]) -> None:
     """Works until the server is gone."""
     with httpx.Client(base_url=server.address, timeout=30) as client:
@@ -83,3 +89,6 @@ def missing(client: httpx.Client, said: Said) -> Iterator[Any]:
     for exam_id, score in said.exams.items():
         if client.get(f"/v1/exams/{exam_id}").json().get("result", {}).get("score") != score:
             yield exam_id
+    for card_id, due in said.reviews.items():
+        if client.get(f"/v1/cards/{card_id}").json().get("card", {}).get("due") != due:
+            yield card_id

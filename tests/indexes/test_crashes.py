@@ -10,6 +10,7 @@ import time
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes import HashEncoder
@@ -99,6 +100,7 @@ def test_a_kill_leaves_before_or_after(forking: ForkServerContext, tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_fifty_kills_leave_before_or_after(forking: ForkServerContext, tmp_path: Path) -> None:
+def test_fifty_kills_leave_before_or_after(forking: ForkServerContext, tmp_path: Path, record_property: Any) -> None:
+    record_property("tried", 50)
     before, after = kill_at_random_moments(forking, tmp_path, kills=50, paragraphs=300)
     assert min(before, after) >= 5

@@ -185,6 +185,16 @@ def test_a_file_that_cannot_be_written_is_read(path: Path, things: Database, mon
     reader.close()
 
 
+def test_a_file_that_cannot_be_made_is_read_as_empty(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path.parent.mkdir()
+    monkeypatch.setattr("os.access", lambda *_: False)
+    reader = Database(path, THINGS)
+    assert names(reader) == []
+    with pytest.raises(HomeNotWritable, match=r"s\.sqlite3"):
+        add(reader, "lost")
+    assert not path.exists()
+
+
 def test_what_no_database_keeps_is_bad_input_and_a_value_that_cannot_be_read_is_damage(things: Database) -> None:
     for value in ("\ud800", 2**64):
         with pytest.raises(InvalidInput), things.reading() as connection:
