@@ -1,8 +1,8 @@
 """The `local` generator on a processor: OpenVINO GenAI over the 4 bits of a GGUF file.
 
-The bare model and each adapter have a pipeline of their own: a pipeline's prefix cache does not know adapters. Answers
-of one pipeline are written together, by a thread that does one step for all of them. Tokens are those of the converted
-folder's tokenizer, so a prompt is what the transformers path reads.
+The bare model and each adapter have a pipeline of their own, each in a process of its own: a pipeline's prefix cache
+does not know adapters. Answers of one pipeline are written together, by a thread that has one step done for all of
+them. Tokens are those of the converted folder's tokenizer, so a prompt is what the transformers path reads.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from indexes.messages import msg
 from rag.errors import AdapterMismatch, DoesNotFitInMemory, GenerationFailed, ModelCannotLoad
 from rag.generators.admission import Admission
 from rag.generators.chat_prompt import SMALL_PARAMETERS, ChatPrompt, Excerpts, form_of
+from rag.generators.openvino_process import Begun, EngineProcess, PipelineFiles
 from rag.generators.prompts import CHOICE_LETTERS, render_choices, says_unknown
 from rag.generators.protocol import (
     ChoiceScores,
@@ -60,6 +61,8 @@ from rag.sentence_reader import SentenceReader
 from rag.settings import GeneratorSettings
 from rag.types import RETRIEVING_ARMS, Arm, Thinking, Usage, Waiting
 
+_OPTIONS: dict[str, Any] = {}
+"""Of OpenVINO, beside its defaults."""
 MOST_ROWS = 16
 """Answers that a pipeline writes at once."""
 _KV_DTYPE_BYTES = 2
@@ -144,7 +147,7 @@ class _Request:
     """
 
     tokens: list[int]
-    config: Any
+    config: dict[str, Any]
     queues: bool = False
     place: int = -1
     outputs: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
@@ -152,21 +155,13 @@ class _Request:
 
 
 class _Pipeline:
-    """A model in memory, with an adapter or without, and the thread that steps it."""
+    """A model in a process of its own, with an adapter or without, and the thread that has it step."""
 
     def __init__(self, folder: Path, adapter: Path | None, weight: float, kv_budget_bytes: int) -> None:
-        import openvino_genai as genai
-
-        scheduling = genai.SchedulerConfig()
-        scheduling.cache_size = kv_budget_bytes >> 30
-        scheduling.enable_prefix_caching = True
-        scheduling.max_num_seqs = MOST_ROWS
-        options = {}
-        if adapter is not None:
-            loaded = genai.Adapter(str(adapter))
-            options["adapters"] = genai.AdapterConfig(loaded, weight, genai.AdapterConfig.Mode.MODE_STATIC)
+        gib = kv_budget_bytes >> 30
+        self._files = PipelineFiles(str(folder), str(adapter) if adapter else None, weight, gib, MOST_ROWS, _OPTIONS)
         try:
-            self._pipeline = genai.ContinuousBatchingPipeline(str(folder), scheduling, "CPU", options)
+            self._engine = EngineProcess(self._files)
         except RuntimeError as error:
             raise ModelCannotLoad(
                 msg("OpenVINO GenAI cannot load {}: {}", folder, _reason(error)),
@@ -174,7 +169,8 @@ class _Pipeline:
             ) from error
         self._numbers = itertools.count()
         self._new: list[_Request] = []
-        self._running: dict[_Request, Any] = {}
+        self._running: dict[int, _Request] = {}
+        self._let_go: list[int] = []
         self._changed = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="coalesce-openvino", daemon=True)
@@ -185,8 +181,13 @@ class _Pipeline:
         """Answers in work."""
         return len(self._new) + len(self._running)
 
+    @property
+    def peak_memory_bytes(self) -> int:
+        """Most bytes that its process ever held."""
+        return self._engine.peak_memory_bytes
+
     def write(
-        self, tokens: list[int], config: Any, cancelled: Callable[[], bool], *, queues: bool = True
+        self, tokens: list[int], config: dict[str, Any], cancelled: Callable[[], bool], *, queues: bool = True
     ) -> Iterator[Any]:
         """Outputs of one request as they come; before them `Waiting` for one that queues.
 
@@ -221,8 +222,7 @@ class _Pipeline:
 
     def next_tokens(self, tokens: list[int], cancelled: Callable[[], bool] = lambda: False) -> dict[int, float]:
         """Log-probabilities of the likeliest tokens to follow, by a beam search for one token."""
-        config = _config(1, frozenset())
-        config.num_beams = config.num_return_sequences = _BEAMS
+        config = _config(1, frozenset()) | {"num_beams": _BEAMS, "num_return_sequences": _BEAMS}
         outputs = self.write(tokens, config, cancelled, queues=False)
         return {output.generated_ids[0]: output.score for output in outputs}
 
@@ -231,8 +231,7 @@ class _Pipeline:
 
         GenAI gives none for what its prefix cache holds. The prompts begin together, so that none hides another's.
         """
-        config = _config(1, frozenset())
-        config.echo, config.logprobs = True, 1
+        config = _config(1, frozenset()) | {"echo": True, "logprobs": 1}
         requests = [_Request(tokens, config) for tokens in prompts]
         self._add(requests)
         try:
@@ -248,32 +247,26 @@ class _Pipeline:
             self._closed = True
             self._changed.notify()
         self._thread.join()
-        del self._pipeline
+        self._engine.close()
 
     def _run(self) -> None:
-        """Everything that touches the pipeline, on one thread: a handle that another one cancels may not be read."""
         while True:
             with self._changed:
                 while not (self._new or self._running or self._closed):
                     self._changed.wait()
                 new = self._next()
+            self._running |= {next(self._numbers): request for request in new}
+            if self._closed:
+                self._end_all(_closed())
+                return
             try:
-                if self._closed:
-                    self._running |= dict.fromkeys(new)
-                    self._end_all(_closed())
-                    self._pipeline.step()  # lets go of what was cancelled
-                    return
-                for request in new:
-                    self._running[request] = self._begin(request)
-                self._step()
+                self._step(new)
             except Exception as error:  # noqa: BLE001 - whoever waits must hear of it, and the next answers go on
-                for request in new:
-                    self._running.setdefault(request, None)
                 self._end_all(GenerationFailed(msg("OpenVINO GenAI failed: {}", _reason(error)), hint="Ask again."))
 
     def _next(self) -> list[_Request]:
         """Takes from the line what can begin, everything once it is closed, and tells the others their places."""
-        room = MOST_ROWS - sum(request.queues for request in self._running)
+        room = MOST_ROWS - sum(request.queues for request in self._running.values())
         line = [request for request in self._new if request.queues and not request.given_up]
         begin = line if self._closed else line[: max(room, 0)]
         new = [request for request in self._new if not request.queues] + begin
@@ -284,37 +277,27 @@ class _Pipeline:
                 request.outputs.put(Waiting(place))
         return new
 
-    def _begin(self, request: _Request) -> Any:
-        import numpy as np
-        import openvino
-
-        prompt = openvino.Tensor(np.array([request.tokens], dtype=np.int64))
-        return self._pipeline.add_request(next(self._numbers), prompt, request.config)
-
-    def _step(self) -> None:
-        from openvino_genai import GenerationStatus
-
-        for request in [each for each in self._running if each.given_up]:
-            self._running.pop(request).cancel()
-        self._pipeline.step()
-        for request, handle in list(self._running.items()):
-            while handle.can_read():
-                for output in handle.read().values():
-                    request.outputs.put(output)
-            status = handle.get_status()
-            if status == GenerationStatus.RUNNING:
-                continue
-            del self._running[request]
-            request.outputs.put(
+    def _step(self, new: list[_Request]) -> None:
+        if self._engine.has_ended:
+            self._engine = EngineProcess(self._files)
+        given_up = [number for number, request in self._running.items() if request.given_up]
+        for number in given_up:
+            del self._running[number]
+        begin = [Begun(number, one.tokens, one.config) for number, one in self._running.items() if one in new]
+        stepped = self._engine.step(begin, [*self._let_go, *given_up])
+        self._let_go = []
+        for number, output in stepped.outputs:
+            self._running[number].outputs.put(output)
+        for number in stepped.ended:
+            self._running.pop(number).outputs.put(None)
+        for number in stepped.ignored:
+            self._running.pop(number).outputs.put(
                 DoesNotFitInMemory("The prompt's KV cache does not fit.", hint="Raise the budget (kv_budget_bytes).")
-                if status == GenerationStatus.IGNORED
-                else None
             )
 
     def _end_all(self, error: Exception) -> None:
-        for request, handle in self._running.items():
-            if handle is not None:
-                handle.cancel()
+        self._let_go += self._running
+        for request in self._running.values():
             request.outputs.put(error)
         self._running.clear()
 
@@ -424,7 +407,7 @@ class OpenVINOGenerator:
         yield GenerationDone(
             usage=usage,
             tokens_per_s=writing.tokens_per_s,
-            peak_memory_bytes=peak_memory_bytes("cpu"),
+            peak_memory_bytes=peak_memory_bytes("cpu") + pipeline.peak_memory_bytes,
             refused=request.arm in RETRIEVING_ARMS and says_unknown(writing.answer.shown),
             passages_used=len(request.passages),
         )
@@ -486,22 +469,14 @@ def _answered(writing: Writing) -> int:
     return len(writing.tokens) - writing.reasoning_tokens
 
 
-def _config(max_tokens: int, stop_tokens: frozenset[int], request: GenerationRequest | None = None) -> Any:
-    from openvino_genai import GenerationConfig, StructuredOutputConfig
-
-    config = GenerationConfig()
-    config.max_new_tokens = max_tokens
-    config.apply_chat_template = False
-    config.stop_token_ids = set(stop_tokens)
+def _config(max_tokens: int, stop_tokens: frozenset[int], request: GenerationRequest | None = None) -> dict[str, Any]:
+    config: dict[str, Any] = {"max_new_tokens": max_tokens, "stop_token_ids": set(stop_tokens)}
     if request is not None and request.schema:
-        config.structured_output_config = StructuredOutputConfig(json_schema=request.schema)
+        config["structured_output_config"] = request.schema
     if request is not None and request.temperature > 0:
-        config.do_sample = True
-        config.temperature = request.temperature
-        config.top_p = request.sampling_top_p
-        if request.sampling_top_k:
-            config.top_k = request.sampling_top_k
-        config.rng_seed = (secrets.randbits(32) if request.seed is None else request.seed) & 0xFFFF_FFFF
+        seed = (secrets.randbits(32) if request.seed is None else request.seed) & 0xFFFF_FFFF
+        config |= {"do_sample": True, "temperature": request.temperature, "top_p": request.sampling_top_p}
+        config |= {"rng_seed": seed} | ({"top_k": request.sampling_top_k} if request.sampling_top_k else {})
     return config
 
 

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, closing
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from fakes import answer_of
@@ -123,9 +124,9 @@ def test_answers_beyond_those_that_are_written_at_once_hear_their_place_in_line(
     monkeypatch.setattr(openvino, "MOST_ROWS", 2)
     step = openvino._Pipeline._step
 
-    def step_once_all_have_asked(pipeline: openvino._Pipeline) -> None:
+    def step_once_all_have_asked(pipeline: openvino._Pipeline, new: list[Any]) -> None:
         all_have_asked.wait(PATIENCE_S)
-        step(pipeline)
+        step(pipeline, new)
 
     all_have_asked = threading.Event()
     monkeypatch.setattr(openvino._Pipeline, "_step", step_once_all_have_asked)
@@ -150,12 +151,7 @@ def test_one_seed_gives_one_text_whatever_else_is_written_and_none_gives_others(
     settings: GeneratorSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In float32: in bfloat16 a step of several answers rounds otherwise than a step of one."""
-    import openvino_genai
-
-    pipeline, exact = openvino_genai.ContinuousBatchingPipeline, {"INFERENCE_PRECISION_HINT": "f32"}
-    monkeypatch.setattr(
-        openvino_genai, "ContinuousBatchingPipeline", lambda *args: pipeline(*args[:-1], args[-1] | exact)
-    )
+    monkeypatch.setattr(openvino, "_OPTIONS", {"INFERENCE_PRECISION_HINT": "f32"})
     sampled = [replace(QUESTION, temperature=1.0, seed=seed) for seed in range(6)]
     with closing(load_openvino_generator(replace(settings, adapters={}))) as generator:
         alone = [answer_of(generator, each)[0] for each in sampled]
@@ -217,14 +213,23 @@ def test_an_engine_that_fails_in_mid_answer_answers_the_next(
     pipeline = generator._pipelines[None]
     works, steps = pipeline._step, itertools.count()
 
-    def step() -> None:
+    def step(new: list[Any]) -> None:
         if next(steps) == 3:
             raise RuntimeError("Exception from src/core.cpp:84:\nThe device is lost.\n")
-        works()
+        works(new)
 
     with monkeypatch.context() as patch, pytest.raises(GenerationFailed, match=r"failed: The device is lost\."):
         patch.setattr(pipeline, "_step", step)
         answer_of(generator, QUESTION)
+    assert answer_of(generator, QUESTION)[1].usage.completion_tokens == 12
+
+
+def test_an_engine_whose_process_dies_in_mid_answer_answers_the_next(generator: OpenVINOGenerator) -> None:
+    answer = generator.stream(replace(QUESTION, max_tokens=500))
+    next(answer)
+    generator._pipelines[None]._engine._popen.kill()
+    with pytest.raises(GenerationFailed, match="process ended"):
+        list(answer)
     assert answer_of(generator, QUESTION)[1].usage.completion_tokens == 12
 
 
