@@ -35,7 +35,8 @@ TALK = {
     None: (
         "why?|and on AMD?|什么是线程束|thanks, and what is a warp?|hi, what is a warp?|show the code for a stencil|"
         "give me an example of a stencil|what is a summary statistic|translate cudaMemcpy to HIP|"
-        "what is short-circuit evaluation|how do I test my kernel|what does test mean|如何测试核函数|Explain warps in simple words|是否需要简单的核函数|warp|5|???"
+        "what is short-circuit evaluation|how do I test my kernel|what does test mean|"
+        "如何测试核函数|Explain warps in simple words|是否需要简单的核函数|warp|5|???"
     ),
 }
 
