@@ -1,7 +1,7 @@
 """A study guide: what each chapter of a book defines, its numbers, the names of code it describes, and what it says.
 
 Every entry is a sentence of the book, as questions are made from (`evals/question_drafts.py`); a chapter without any,
-as in another language, has the sentences that its sections begin with.
+as in another language or of listings only, has what its sections begin with.
 """
 
 from __future__ import annotations
@@ -111,14 +111,19 @@ def _subject(question: str) -> str:
 
 
 def _begin(node: StoredNode, entries: dict[str, GuideEntry]) -> None:
-    """Adds the first sentence of a node, under its heading."""
+    """Adds the first sentence of a node under its heading; where it has none, as a listing, its first line."""
     heading = node.heading_path[-1] if node.heading_path else node.title
     if len(entries) < MOST_SENTENCES and heading not in entries:
-        for span in split_spans(node.text):
-            if span.kind in ("sentence", "item"):
-                quote = node.text[span.start : span.end]
-                entries[heading] = _entry(heading, " ".join(quote.split()), quote, node, asked=False)
-                return
+        spans = split_spans(node.text)
+        said = next((span for span in spans if span.kind in ("sentence", "item")), None)
+        quote = node.text[said.start : said.end] if said is not None else _first_line(node.text)
+        if quote:
+            entries[heading] = _entry(heading, " ".join(quote.split()), quote, node, asked=False)
+
+
+def _first_line(text: str) -> str:
+    lines = (line.strip() for line in text.splitlines())
+    return next((line for line in lines if any(map(str.isalnum, line)) and not line.startswith(("#", "```"))), "")
 
 
 def _entry(term: str, text: str, quote: str, node: StoredNode, *, asked: bool) -> GuideEntry:

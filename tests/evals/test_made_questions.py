@@ -343,7 +343,16 @@ def test_the_guide_has_an_entry_of_a_glossary_under_its_term() -> None:
     assert [entry.term for entry in chapter.definitions] == ["Shared memory"]
 
 
-@pytest.mark.parametrize("text", ["线程束是一组线程。它们一起执行。", "no sentence", "See above."])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "线程束是一组线程。它们一起执行。",
+        "no sentence",
+        "See above.",
+        "```c\nint x;\n```",
+        "| a | b |\n|---|---|\n| 1 | 2 |",
+    ],
+)
 def test_the_guide_of_a_chapter_with_text_is_never_empty(text: str) -> None:
     (chapter,) = study_guide([make_node(text, 0, heading_path=("B", "Section"))], {})
     assert [entry.term for _, entries in chapter.groups for entry in entries] == ["Section"]
