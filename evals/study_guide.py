@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote as url_quote
 
-from evals.question_drafts import draft_questions
+from evals.question_drafts import Draft, draft_questions
 from evals.questions import BankQuestion
 from indexes.sentences import split_spans
 from indexes.types import StoredNode
 
 MOST_EACH = 25
-"""Entries of one kind in a chapter: those that a question was made from, then those that promise most."""
+"""Entries of one kind in a chapter, unless more questions were made: theirs are all there, then those that promise
+most."""
 MOST_SENTENCES = 8
 GROUPS = ("definitions", "numbers", "names", "sentences")
 _GROUP_OF = {
@@ -27,6 +28,7 @@ _GROUP_OF = {
     "number": "numbers",
     "name": "names",
     "term": "sentences",
+    "statement": "sentences",
 }
 
 
@@ -80,15 +82,13 @@ def study_guide(
     asked = {gold.evidence for question in made for gold in question.gold}
     found: dict[int, dict[str, dict[str, GuideEntry]]] = defaultdict(lambda: defaultdict(dict))
     drafts = draft_questions(nodes).drafts  # the best first
-    for draft in sorted(drafts, key=lambda draft: draft.statement.quote not in asked):
-        group, statement = _GROUP_OF.get(draft.kind), draft.statement
-        if group is None or not (draft.stands_alone or statement.quote in asked):
-            continue
-        term = _subject(draft.question) if draft.kind == "definition" and not draft.options else draft.answer
-        entries = found[statement.node.chapter][group]
-        if len(entries) < (MOST_SENTENCES if group == "sentences" else MOST_EACH):
-            entry = _entry(term, statement.text, statement.quote, statement.node, asked=statement.quote in asked)
-            entries.setdefault(term.lower(), entry)
+    for draft in sorted(drafts, key=lambda draft: (draft.statement.quote not in asked, draft.kind == "statement")):
+        group, statement, entries = _GROUP_OF[draft.kind], draft.statement, found[draft.statement.node.chapter]
+        is_asked, most = statement.quote in asked, MOST_SENTENCES if group == "sentences" else MOST_EACH
+        if is_asked or (draft.stands_alone and draft.kind != "statement" and len(entries[group]) < most):
+            key = statement.quote if is_asked or group == "sentences" else _term(draft).lower()
+            entry = _entry(_term(draft), statement.text, statement.quote, statement.node, asked=is_asked)
+            entries[group].setdefault(key, entry)
     for node in nodes:
         if not found[node.chapter].keys() - {"begins"}:
             _begin(node, found[node.chapter]["begins"])
@@ -104,15 +104,23 @@ def study_guide(
     return tuple(chapters)
 
 
-def _subject(question: str) -> str:
-    """`warp` of 'What is a warp?'."""
-    words = question.removesuffix("?").split()[2:]
+def _term(draft: Draft) -> str:
+    """What a draft asks for; `warp` of 'What is a warp?'; of a statement, the heading over it."""
+    if draft.kind == "statement":
+        return _heading(draft.statement.node)
+    if draft.kind != "definition" or draft.options:
+        return draft.answer
+    words = draft.question.removesuffix("?").split()[2:]
     return " ".join(words[1:] if words[0].lower() in ("a", "an", "the") and words[1:] else words)
+
+
+def _heading(node: StoredNode) -> str:
+    return node.heading_path[-1] if node.heading_path else node.title
 
 
 def _begin(node: StoredNode, entries: dict[str, GuideEntry]) -> None:
     """Adds the first sentence of a node under its heading; where it has none, as a listing, its first line."""
-    heading = node.heading_path[-1] if node.heading_path else node.title
+    heading = _heading(node)
     if len(entries) < MOST_SENTENCES and heading not in entries:
         spans = split_spans(node.text)
         said = next((span for span in spans if span.kind in ("sentence", "item")), None)

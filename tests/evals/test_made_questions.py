@@ -314,7 +314,8 @@ def test_a_guide_says_in_the_books_own_words_what_each_chapter_defines_counts_an
     engine: AnswerEngine, nodes: list[StoredNode]
 ) -> None:
     held = {node.node_id: node for node in nodes}
-    chapters = study_guide(nodes, {1: "Threads", 2: "Work"}, made(engine))
+    questions = made(engine)
+    chapters = study_guide(nodes, {1: "Threads", 2: "Work"}, questions)
     assert [chapter.chapter for chapter in chapters] == sorted({node.chapter for node in nodes})
     terms = {name: {e.term.lower() for c in chapters for e in getattr(c, name)} for name in GROUPS}
     assert {"warp", "stream priority hint"} <= terms["definitions"]
@@ -324,11 +325,12 @@ def test_a_guide_says_in_the_books_own_words_what_each_chapter_defines_counts_an
         told = {entry.quote for name in GROUPS[:-1] for entry in getattr(chapter, name)}
         assert not told & {entry.quote for entry in chapter.sentences}
         for _, entries in chapter.groups:
-            assert len({entry.term.lower() for entry in entries}) == len(entries)
+            assert len({entry.quote for entry in entries}) == len(entries)
             for entry in entries:
                 assert entry.quote in held[entry.node_id].text
                 assert held[entry.node_id].chapter == chapter.chapter
-    assert any(entry.asked for chapter in chapters for _, entries in chapter.groups for entry in entries)
+    marked = {entry.quote for chapter in chapters for _, entries in chapter.groups for entry in entries if entry.asked}
+    assert marked == {question.gold[0].evidence for question in questions}
     text = guide_markdown("A Book", chapters, {name: name.title() for name in GROUPS}, "/book/b")
     assert (
         "## 1. Threads" in text
