@@ -47,6 +47,7 @@ from rag.generators.protocol import (
 from rag.query import understand
 from rag.question import (
     asks_in_chinese,
+    chapter_of,
     check_filters,
     check_question,
     check_top_k,
@@ -526,12 +527,33 @@ class AnswerEngine:
             return None
         if kind == "rewrite" and self._has_model and answers != "quotes":
             last = next((answer for answer in reversed(self._earlier(question)) if answer.citations), None)
+            if (chapter := chapter_of(question.text)) is not None:
+                return self._about_chapter(chapter, question, request, last)
             if last is None:
                 return _Prepared(request) if request.turns else None
             query = replace(understand(last.question, self.library, last.filters), chinese=request.chinese)
             return _Prepared(replace(request, query=query, passages=last.passages))
         chinese = request.chinese or any(asks_in_chinese(turn.question) for turn in request.turns)
         return _Prepared(request, said=reply_to(kind, self.library, chinese=chinese), talk=kind)
+
+    def _about_chapter(
+        self, ordinal: int, question: Question, request: GenerationRequest, last: Answer | None
+    ) -> _Prepared:
+        """A wish over the best passages of a chapter of the books asked about, else of the last answer's first book.
+
+        Raises:
+            NotFound: there is no such chapter.
+        """
+        books = question.filters.document_ids or ((last.passages[0].document_id,) if last else ())
+        filters = Filters(books, (ordinal,))
+        check_filters(filters, self.library)
+        known = books or tuple(each.document_id for each in self.library.documents())
+        chapters = [each for book in known for each in self.library.chapters(book) if each.ordinal == ordinal]
+        title = chapters[0].title if len(chapters) == 1 else ""
+        asked = f"{question.text}: {title}" if title else question.text
+        query = replace(understand(title or asked, self.library, filters), chinese=request.chinese)
+        found = self._passages(self._retriever.search(query), question.top_k)
+        return _Prepared(replace(request, question=asked, query=query, passages=found, turns=()))
 
     @property
     def _has_model(self) -> bool:
@@ -588,7 +610,9 @@ class AnswerEngine:
         if found:
             yield _Quotes(quotes)
         below = [MARKER.sub("", quote.text) for quote in quotes if found]
-        check = WrittenCheck(request.passages, quotes=below)
+        said = [MARKER.sub("", turn.answer) for turn in request.turns]
+        new = [quote for quote in below if not any(quote.strip() in answer for answer in said)]
+        check = WrittenCheck(request.passages, quotes=new)
         done, notes = _SAID, []
         if any(is_chinese(passage.text) == request.chinese for passage in request.passages):
             try:

@@ -200,6 +200,10 @@ _WISHES_ZH = re.compile(
 _BESIDE_WISHES_ZH = re.compile(
     r"[用请再更能可以不吗你您给我们说讲解释表达一下点些地得的把它这那个本章节书一二三四五六七八九十来成为上面刚才回答案内容太长了举吧呢第\d\s]"
 )
+_NUMERALS = "一二三四五六七八九十"
+_CHAPTER = re.compile(
+    rf"\bchapter\s+(\d{{1,{_MOST_DIGITS}}})\b|第\s*(\d{{1,{_MOST_DIGITS}}}|[{_NUMERALS}])\s*章", re.IGNORECASE
+)
 
 _REPLIES: dict[TalkKind, tuple[str, str]] = {
     "greeting": (
@@ -247,6 +251,15 @@ def _is_wish(bare: str) -> bool:
         return wishes > 0 and not _BESIDE_WISHES_ZH.sub("", rest).strip(_AROUND)
     words = {word for word in re.findall(r"[^\s,.;:!?()\"]+", bare.lower()) if not word.isdecimal()}
     return bool(words & _WISHES) and words <= _WISHES | _BESIDE_WISHES
+
+
+def chapter_of(wish: str) -> int | None:
+    """The chapter that a wish is about (`summarise chapter 5`, `总结第五章`); None for the last answer."""
+    named = _CHAPTER.search(wish)
+    if named is None:
+        return None
+    number = named[1] or named[2]
+    return int(number) if number.isdecimal() else _NUMERALS.index(number) + 1
 
 
 def reply_to(kind: TalkKind, library: SearchableLibrary, *, chinese: bool) -> str:

@@ -96,8 +96,9 @@ class WrittenCheck:
 
     Args:
         keep_all: what does not hold comes too, without a marker of ours.
-        quotes: the sentences that stand below what is written, in order. What says the first again, at least half of
-            it, is not said right above it, nor the others but first, or where a sentence leans on it.
+        quotes: the sentences that stand below what is written, in order, without those that the reader has had before
+            and may want in other words. What says the first again, at least half of it, is not said right above it, nor
+            the others but first, or where a sentence leans on it.
 
     Attributes:
         left_out: sentences that did not hold.

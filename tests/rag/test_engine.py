@@ -174,6 +174,16 @@ def test_other_words_need_a_language_model_which_gets_the_last_passages(make: Ma
     assert (brought.answer, brought.passages, brought.refused) == ("线程束。", (), False)
 
 
+@pytest.mark.parametrize(("wish", "asked"), [("summarise chapter 2", 2), ("总结第二章", 2), ("Chapter 1, shorter", 1)])
+def test_a_wish_about_a_chapter_gets_its_passages(make: Make, wish: str, asked: int) -> None:
+    engine = make("All is well.")
+    first = engine.ask(WARP)
+    answer = engine.ask(Question(wish, conversation_id=first.conversation_id))
+    assert {each.section[0] for each in answer.passages} == {("Warps", "Streams")[asked - 1]}
+    with pytest.raises(NotFound):
+        engine.ask(Question("summarise chapter 9", conversation_id=first.conversation_id))
+
+
 @pytest.mark.parametrize(
     "message", ["Why is a warp slow?\nint lane = threadIdx.x % 32;", "What is a warp? And what are streams?"]
 )

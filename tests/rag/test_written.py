@@ -230,6 +230,13 @@ def test_other_words_for_an_answer_are_checked_over_its_passages(make: Make) -> 
     assert (again.answer, again.passages) == (first.answer, first.passages)
 
 
+def test_what_was_quoted_before_may_be_said_in_other_words(make: Make) -> None:
+    engine = make(again := "A warp is a group of 32 threads.")
+    first = engine.ask(WARP)
+    shorter = engine.ask(Question("shorter", conversation_id=first.conversation_id))
+    assert (first.answer, shorter.answer) == (QUOTES, f"{again} [1]{DIVIDER}{QUOTES}")
+
+
 def test_a_measurement_takes_the_text_as_it_comes(make: Make) -> None:
     answer: Answer = make("Dogs bark [1].", answers="unchecked").ask(WARP)
     assert (answer.answer, answer.quotes, answer.written) == ("Dogs bark [1].", "", True)
