@@ -16,11 +16,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from filelock import FileLock, Timeout
-from sqlalchemy import Column, Index, Integer, MetaData, Row, Table, Text, delete, insert, select
+from sqlalchemy import Column, Connection, Index, Integer, MetaData, Row, Table, Text, delete, insert, select
 
 from api.errors import describe
 from indexes.database import JsonText, Schema, damage, set_aside
@@ -78,7 +79,7 @@ SIDE_BY_SIDE = frozenset({"add", "renew"})
 """Kinds of jobs that may run beside each other: they read in processes of their own, and store one after the other."""
 
 _TABLES = MetaData()
-_jobs = Table(
+jobs_table = Table(
     "jobs",
     _TABLES,
     Column("id", Text, primary_key=True),
@@ -142,48 +143,67 @@ class JobStore:
 
     def save(self, job: Job) -> None:
         """Keep a job as it is now, and forget all but the newest jobs."""
-        row = asdict(job)
-        del row["seconds_left"]
-        row["message"] = dump(job.message)
-        row["error"] = job.error and {name: dump(text) for name, text in job.error.items()}
-        newest = select(_jobs.c.id).order_by(_jobs.c.created_at.desc()).limit(KEPT_JOBS)
         with self._database.writing() as connection:
-            connection.execute(delete(_jobs).where(_jobs.c.id == job.id))
-            connection.execute(insert(_jobs), row)
-            connection.execute(delete(_jobs).where(_jobs.c.id.not_in(newest)))
+            save_job(connection, job)
 
     def get(self, job_id: str) -> Job:
         """One job. Raises NotFound."""
         with self._database.reading() as connection:
-            row = connection.execute(select(_jobs).where(_jobs.c.id == job_id)).one_or_none()
+            row = connection.execute(select(jobs_table).where(jobs_table.c.id == job_id)).one_or_none()
         if row is None:
             raise NotFound(f"no job has the id {job_id!r}", hint="use the `job_id` that the upload replied")
-        return _job(row)
+        return job_of(row)
 
     def list(self) -> list[Job]:
         """Every job kept, newest first."""
         with self._database.reading() as connection:
-            rows = connection.execute(select(_jobs).order_by(_jobs.c.created_at.desc()))
-            return [_job(row) for row in rows]
+            rows = connection.execute(select(jobs_table).order_by(jobs_table.c.created_at.desc()))
+            return [job_of(row) for row in rows]
 
     def forget(self, failed: Job) -> None:
         """Forget a job that failed, and those of its kind that failed before it."""
-        same = (_jobs.c.kind == failed.kind, _jobs.c.state == "failed", _jobs.c.created_at <= failed.created_at)
+        same = (
+            jobs_table.c.kind == failed.kind,
+            jobs_table.c.state == "failed",
+            jobs_table.c.created_at <= failed.created_at,
+        )
         with self._database.writing() as connection:
-            connection.execute(delete(_jobs).where(*same))
+            connection.execute(delete(jobs_table).where(*same))
 
     def forget_before(self, moment: datetime) -> None:
         """Forget the jobs that ended before a moment."""
-        old = (_jobs.c.state.in_(FINAL_STATES), _jobs.c.updated_at < moment.isoformat(timespec="microseconds"))
+        old = (
+            jobs_table.c.state.in_(FINAL_STATES),
+            jobs_table.c.updated_at < moment.isoformat(timespec="microseconds"),
+        )
         with self._database.writing() as connection:
-            connection.execute(delete(_jobs).where(*old))
+            connection.execute(delete(jobs_table).where(*old))
 
     def close(self) -> None:
         """Close the file; the next call opens it again."""
         self._database.close()
 
 
-def _job(row: Row[Any]) -> Job:
+def save_job(connection: Connection, job: Job) -> None:
+    """Keep a job as it is now, and forget all that ended but the newest."""
+    newest = select(jobs_table.c.id).order_by(jobs_table.c.created_at.desc()).limit(KEPT_JOBS)
+    old = (jobs_table.c.id.not_in(newest), jobs_table.c.state.in_(FINAL_STATES))
+    connection.execute(delete(jobs_table).where(jobs_table.c.id == job.id))
+    connection.execute(insert(jobs_table), row_of(job))
+    connection.execute(delete(jobs_table).where(*old))
+
+
+def row_of(job: Job) -> dict[str, Any]:
+    """What the table keeps of a job."""
+    row = asdict(job)
+    del row["seconds_left"]
+    row["message"] = dump(job.message)
+    row["error"] = job.error and {name: dump(text) for name, text in job.error.items()}
+    return row
+
+
+def job_of(row: Row[Any]) -> Job:
+    """The job of a row of the table."""
     job = Job(*tuple(row))
     error = job.error and {name: load(text) for name, text in job.error.items()}
     return replace(job, message=load(job.message), error=error)
@@ -218,17 +238,32 @@ Work = Callable[[JobHandle], str]
 """Does the work and returns the last message; raises `Cancelled` when asked to stop."""
 
 
+@dataclass(frozen=True, slots=True)
+class Errand:
+    """Work that every process over the same books can do.
+
+    Attributes:
+        name: as `JobQueue.does` knows it; arguments: as JSON keeps them.
+    """
+
+    name: str
+    arguments: dict[str, Any]
+
+
 @dataclass(slots=True, eq=False)
-class _Live:
+class Live:
+    """A job of this process that has not ended."""
+
     job: Job
     handle: JobHandle
     work: Work
     undo: Callable[[], None]
+    errand: bool = False
     left: TimeLeft = field(default_factory=TimeLeft)
 
 
 class JobQueue:
-    """The jobs of one server.
+    """The jobs of one server; those of several are a `SharedJobQueue`'s.
 
     Args:
         folder: the home, for the jobs' file and the lock that tells servers apart.
@@ -236,17 +271,23 @@ class JobQueue:
         database_url: of a database that keeps the jobs in place of the file.
     """
 
+    shared = False
+    """Whether other processes may do its errands."""
+    watched_every_s = 0.1
+    """How often it is worth while to look at a job."""
+
     def __init__(self, folder: Path, side_by_side: int = 2, database_url: str | None = None) -> None:
+        self._errands: dict[str, tuple[Callable[..., str], Callable[..., None]]] = {}
         self._path = folder / JOBS_FILE
         self._shared = database_url is not None
         self._store = JobStore(database_url or self._path)
         self._owner = FileLock(folder / OWNER_LOCK)
         self._lock = threading.Lock()
         self._alone = threading.Lock()
-        self._live: dict[str, _Live] = {}
+        self._live: dict[str, Live] = {}
         self._turns = threading.Condition(self._lock)
-        self._waiting: deque[_Live] = deque()
-        self._running: list[_Live] = []
+        self._waiting: deque[Live] = deque()
+        self._running: list[Live] = []
         self._closed = False
         self._threads = [
             threading.Thread(target=self._run_all, name=f"coalesce-jobs-{number}", daemon=True)
@@ -267,30 +308,40 @@ class JobQueue:
         for thread in self._threads:
             thread.start()
 
+    def does(self, name: str, work: Callable[..., str], undo: Callable[..., None] = lambda **_: None) -> None:
+        """Says how an errand is done.
+
+        Args:
+            work: as `Work`, with the errand's arguments behind the handle; undo: gets the arguments alone.
+        """
+        self._errands[name] = (work, undo)
+
+    def take_errands(self) -> None:
+        """Begins with the errands of all processes, where there are several."""
+
     def submit(
         self,
         kind: str,
-        work: Work,
+        work: Work | Errand,
         *,
         document_id: str | None = None,
         title: str = "",
         undo: Callable[[], None] = lambda: None,
     ) -> Job:
-        """Queues `work` and returns its job; `undo` runs when it does not end as `done`."""
-        time = now()
-        job = Job(uuid.uuid4().hex, kind, "queued", 0, 0, "waiting", None, document_id, time, time, title)
+        """Queues `work` and returns its job; `undo`, of an errand its own, runs when it does not end as `done`."""
+        job = new_job(kind, document_id, title)
         self._store.save(job)
-        handle = JobHandle(lambda done, total, message: self._progress(job.id, done, total, message))
-        with self._turns:
-            if self._closed:
-                handle.cancel()
-            self._live[job.id] = live = _Live(job, handle, work, undo)
-            self._waiting.append(live)
-            self._turns.notify_all()
+        self._wait_turn(self._live_of(job, work, undo))
         return job
 
     def submit_alone(
-        self, kind: str, work: Work, refusal: Callable[[Job], CoalesceError], *, about: str | None = None, **more: Any
+        self,
+        kind: str,
+        work: Work | Errand,
+        refusal: Callable[[Job], CoalesceError],
+        *,
+        about: str | None = None,
+        **more: Any,
     ) -> Job:
         """As `submit`, but raises what `refusal` makes of an unfinished job of this kind: two may ask at once.
 
@@ -302,6 +353,21 @@ class JobQueue:
             if other is not None:
                 raise refusal(other)
             return self.submit(kind, work, **{"document_id": about} | more)
+
+    def _live_of(self, job: Job, work: Work | Errand, undo: Callable[[], None] = lambda: None) -> Live:
+        handle = JobHandle(lambda done, total, message: self._progress(job.id, done, total, message))
+        if not isinstance(work, Errand):
+            return Live(job, handle, work, undo)
+        do, leave = self._errands[work.name]
+        return Live(job, handle, partial(do, **work.arguments), partial(leave, **work.arguments), errand=True)
+
+    def _wait_turn(self, live: Live) -> None:
+        with self._turns:
+            if self._closed:
+                live.handle.cancel()
+            self._live[live.job.id] = live
+            self._waiting.append(live)
+            self._turns.notify_all()
 
     def get(self, job_id: str) -> Job:
         """A job as it is now; raises NotFound."""
@@ -366,12 +432,15 @@ class JobQueue:
     def close(self) -> None:
         """Stops the jobs, waits for their threads, and lets the file go."""
         self.stop()
+        self._await_threads()
+        self._store.close()
+        self._owner.release()
+
+    def _await_threads(self) -> None:
         deadline = time.monotonic() + STOP_TIMEOUT_S
         for thread in self._threads:
             if thread.is_alive():
                 thread.join(max(0.0, deadline - time.monotonic()))
-        self._store.close()
-        self._owner.release()
 
     def _sweep(self) -> None:
         try:
@@ -395,23 +464,25 @@ class JobQueue:
                     self._running.remove(live)
                     self._turns.notify_all()
 
-    def _next(self) -> _Live | None:
+    def _next(self) -> Live | None:
         """The next job once it may run, as running; None when the queue is closed and every job has ended."""
         with self._turns:
             while True:
                 if self._closed and not self._waiting:
                     return None
                 if self._waiting and self._may_run(self._waiting[0]):
-                    live = self._waiting.popleft()
-                    live.job = live.job.changed(state="running", message="started")
-                    self._running.append(live)
-                    return live
+                    return self._begin(self._waiting.popleft())
                 self._turns.wait()
 
-    def _may_run(self, live: _Live) -> bool:
+    def _begin(self, live: Live) -> Live:
+        live.job = live.job.changed(state="running", message="started")
+        self._running.append(live)
+        return live
+
+    def _may_run(self, live: Live) -> bool:
         return SIDE_BY_SIDE.issuperset(other.job.kind for other in (live, *self._running)) or not self._running
 
-    def _run(self, live: _Live) -> Job:
+    def _run(self, live: Live) -> Job:
         try:
             if live.handle.cancelled():
                 raise Cancelled("cancelled before it began")
@@ -439,11 +510,7 @@ class JobQueue:
     def _end(self, job: Job) -> None:
         with self._lock:
             live = self._live[job.id]
-        if job.state != "done":  # before anyone sees it ended: the same content may be sent again at once
-            try:
-                live.undo()
-            except Exception:  # the jobs behind it must not wait for ever
-                logger.exception("what job %s left behind could not be removed", job.id)
+        self._undo(live, job)
         with self._lock:
             live.job = job
         try:
@@ -453,3 +520,17 @@ class JobQueue:
             return
         with self._lock:
             del self._live[job.id]
+
+    def _undo(self, live: Live, job: Job) -> None:
+        """Removes what a job left, before anyone sees it ended: the same content may be sent again at once."""
+        if job.state != "done":
+            try:
+                live.undo()
+            except Exception:  # the jobs behind it must not wait for ever
+                logger.exception("what job %s left behind could not be removed", job.id)
+
+
+def new_job(kind: str, document_id: str | None, title: str) -> Job:
+    """A job that waits."""
+    time = now()
+    return Job(uuid.uuid4().hex, kind, "queued", 0, 0, "waiting", None, document_id, time, time, title)
