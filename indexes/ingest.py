@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from filelock import FileLock, Timeout
 
@@ -22,7 +22,7 @@ from indexes.catalog import BookIdentity, Catalog, CatalogEntry, VectorsGone
 from indexes.chunking import Chunk, chunk_book
 from indexes.database import lock_path
 from indexes.embedder import TextEncoder
-from indexes.errors import Cancelled, UnreadableBook
+from indexes.errors import Cancelled, DatabaseUnavailable, UnreadableBook
 from indexes.readers import content_digest, document_id_of
 from indexes.readers.elements import real_title, whole_letters
 from indexes.reading_process import ReadingProcesses
@@ -34,11 +34,14 @@ if TYPE_CHECKING:
 
     from indexes.llama_index import BookNode
 
+T = TypeVar("T")
 CHUNKER_VERSION = 7
 """Raised when the same text would be cut into other nodes or found by other terms: a server then cuts the books of its
 home again."""
 READER_VERSION = 11
 """Raised when a reader gives other text for the same file: books whose file is there are then read again."""
+AWAY_S = 60.0
+"""How long a book that was read waits for a database that does not answer."""
 LARGEST_NODE_TOKENS = 240
 """A node is a passage to read and cite, however much the embedder could read."""
 TOKEN_RESERVE = 14
@@ -93,8 +96,9 @@ class Ingest:
             book, digest = self._read(path, digest, reader, source_name)
             book = replace(book, title=title) if title else book
             embedded = self._store(replace(identity, sha256=digest), book)
+            document = self._until_back(partial(self._catalog.document, document_id))
         status = "added" if known is None else "updated"
-        return AddResult(self._catalog.document(document_id), status, embedded, time.monotonic() - started)
+        return AddResult(document, status, embedded, time.monotonic() - started)
 
     def outdated(self, find_file: FindFile) -> list[tuple[Document, Path | None]]:
         """Books that an earlier version read or cut, each with its file where that is there and unchanged.
@@ -173,12 +177,23 @@ class Ingest:
                 vectors = _vectors_of(nodes)
                 self._tell("storing", 0, len(nodes))
                 with suppress(VectorsGone):
-                    self._catalog.put([entry], self._encoder.fingerprint, vectors)
+                    self._until_back(partial(self._catalog.put, [entry], self._encoder.fingerprint, vectors))
                     break
                 # Another book was removed meanwhile, and texts that both have lost their vectors.
                 self._pipeline.transformations[-1](nodes, **self._listeners())
             self._tell("storing", len(nodes), len(nodes))
         return len(vectors)
+
+    def _until_back(self, call: Callable[[], T]) -> T:
+        """What a call of the catalog gives; made again while its database is away: reading a book takes long."""
+        began = time.monotonic()
+        while True:
+            try:
+                return call()
+            except DatabaseUnavailable:
+                if time.monotonic() - began > AWAY_S or (self._cancelled is not None and self._cancelled()):
+                    raise
+            time.sleep(1.0)
 
     @contextmanager
     def _turn_to_store(self) -> Iterator[None]:
@@ -205,7 +220,9 @@ class Ingest:
 
         from indexes.llama_index import BookParser, EncoderEmbedding
 
-        missing = partial(self._catalog.missing_vectors, self._encoder.fingerprint)
+        def missing(text_shas: Iterable[bytes]) -> set[bytes]:
+            return self._until_back(partial(self._catalog.missing_vectors, self._encoder.fingerprint, text_shas))
+
         parts = [BookParser(self._cut), EncoderEmbedding(self._encoder, missing)]
         return IngestionPipeline(transformations=parts, disable_cache=True)
 

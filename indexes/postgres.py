@@ -36,6 +36,8 @@ from indexes.errors import Busy, CoalesceError, DatabaseUnavailable, InvalidInpu
 from indexes.messages import msg
 
 CONNECT_TIMEOUT_S = 5
+_KEEPALIVE = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 2, "tcp_user_timeout": 20_000}
+"""libpq's: a server that went away without a word is noticed within 20 s."""
 OLDEST_SERVER = 140_000
 """PostgreSQL 14, in the form of its `server_version_num`."""
 OLDEST_VECTOR = (0, 8)
@@ -221,7 +223,7 @@ def _engine(url: str) -> sa.Engine:
             raise ArgumentError("another scheme, or a password that is not in percent-encoding")
         return sa.create_engine(
             parsed.set(drivername="postgresql+psycopg"),
-            connect_args={"connect_timeout": CONNECT_TIMEOUT_S},
+            connect_args={"connect_timeout": CONNECT_TIMEOUT_S, **_KEEPALIVE},
             pool_size=IDLE_CONNECTIONS,
             max_overflow=IDLE_CONNECTIONS,
             hide_parameters=True,  # errors are printed

