@@ -268,7 +268,6 @@ class JobQueue:
     Args:
         folder: the home, for the jobs' file and the lock that tells servers apart.
         side_by_side: how many jobs of the kinds that read books run at once.
-        database_url: of a database that keeps the jobs in place of the file.
     """
 
     shared = False
@@ -276,11 +275,10 @@ class JobQueue:
     watched_every_s = 0.1
     """How often it is worth while to look at a job."""
 
-    def __init__(self, folder: Path, side_by_side: int = 2, database_url: str | None = None) -> None:
+    def __init__(self, folder: Path, side_by_side: int = 2) -> None:
         self._errands: dict[str, tuple[Callable[..., str], Callable[..., None]]] = {}
         self._path = folder / JOBS_FILE
-        self._shared = database_url is not None
-        self._store = JobStore(database_url or self._path)
+        self._store = JobStore(self._path)
         self._owner = FileLock(folder / OWNER_LOCK)
         self._lock = threading.Lock()
         self._alone = threading.Lock()
@@ -303,8 +301,7 @@ class JobQueue:
         except OSError as error:
             logger.warning("the home cannot be written (%s): questions are answered, and nothing is kept", error)
         else:
-            if not self._shared:  # another server may be at those of a database
-                self._sweep()
+            self._sweep()
         for thread in self._threads:
             thread.start()
 

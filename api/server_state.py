@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from indexes.database import Schema
+from indexes.database import JsonText, Schema
 from indexes.postgres import store_at
 
 _TABLES = sa.MetaData()
@@ -14,6 +14,20 @@ _state = sa.Table(
     sa.Column("key", sa.Text, primary_key=True),
     sa.Column("value", sa.Text, nullable=False),
 )
+leases = sa.Table(
+    "job_leases",
+    _TABLES,
+    sa.Column("job_id", sa.Text, primary_key=True),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("created_at", sa.Text, nullable=False, index=True),
+    sa.Column("errand", JsonText),  # its name and arguments; null where only its first holder can do it
+    sa.Column("holder", sa.Text),
+    sa.Column("until", sa.Float, nullable=False),  # by the database's clock
+    sa.Column("takers", sa.Integer, nullable=False),
+    sa.Column("asked_to_stop", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("seconds_left", sa.Float),
+)
+"""Who does which unfinished job, and until when; see `api.shared_jobs`."""
 SERVERS = Schema("servers_1", _TABLES)
 
 

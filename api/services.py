@@ -26,6 +26,7 @@ from api.metrics import Metrics
 from api.questions import BookQuestions
 from api.security import KeyGuesses, KeyRing
 from api.settings import CoalesceSettings
+from api.shared_jobs import SharedJobQueue
 from api.uploads import Books, Taken, uploads_of
 from evals.study import Study, justify
 from evals.study_store import StudyStore
@@ -157,7 +158,7 @@ class Services:
         self.preparation = Preparation(listener=listener)
         self.metrics = Metrics()
         self.guesses = KeyGuesses(KeyRing(settings))
-        self.jobs = JobQueue(settings.home, settings.reading_processes, settings.index.database_url)
+        self.jobs = job_queue(settings)
         self.answering = Answering(lambda: self.engine, settings, self.metrics, self._model_to_come)
         self.questions = BookQuestions(settings, self.jobs, lambda: self.library, lambda: self.engine)
         self.books = Books(uploads_of(settings), lambda: self.library, self.jobs, self.questions.made.forget)
@@ -379,6 +380,7 @@ class Services:
             return
         preparation.seconds = time.perf_counter() - started
         preparation.ready = True
+        self.jobs.take_errands()
         self.books.renew_outdated()
         preparation.report("ready")
 
@@ -415,6 +417,13 @@ class Services:
         library.once(partial(self._add_sample, library, tell))
         if at_home:
             marker.touch()
+
+
+def job_queue(settings: CoalesceSettings) -> JobQueue:
+    """The jobs of the home, or of the database that the settings name. Raises InvalidInput for its address."""
+    if (url := settings.index.database_url) is None:
+        return JobQueue(settings.home, settings.reading_processes)
+    return SharedJobQueue(settings.home, url, settings.reading_processes)
 
 
 def check_home(home: Path, *, read_only: bool = False) -> None:

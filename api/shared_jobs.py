@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Column, Float, Integer, MetaData, Table, Text, delete, func, insert, select, update
+from sqlalchemy import delete, func, insert, select, update
 
 from api.jobs import (
     FINAL_STATES,
@@ -36,7 +36,7 @@ from api.jobs import (
     row_of,
     save_job,
 )
-from indexes.database import JsonText, Schema
+from api.server_state import SERVERS, leases
 from indexes.errors import CoalesceError
 from indexes.postgres import PostgresDatabase
 
@@ -53,23 +53,8 @@ MOST_TAKERS = 3
 GIVEN_BACK = ("interrupted", "database_unavailable")
 """Ends that are none for an errand: whoever takes it next goes on."""
 
-_TABLES = MetaData()
-_leases = Table(
-    "job_leases",
-    _TABLES,
-    Column("job_id", Text, primary_key=True),
-    Column("kind", Text, nullable=False),
-    Column("created_at", Text, nullable=False, index=True),
-    Column("errand", JsonText),  # null: only its first holder can do it
-    Column("holder", Text),
-    Column("until", Float, nullable=False),
-    Column("takers", Integer, nullable=False),
-    Column("asked_to_stop", Integer, nullable=False, server_default="0"),
-    Column("seconds_left", Float),
-)
-LEASES = Schema("leases_1", _TABLES)
 _NOW = func.extract("epoch", func.clock_timestamp())
-_FREE = _leases.c.until < _NOW
+_FREE = leases.c.until < _NOW
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +82,7 @@ class SharedJobs(JobStore):
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
-        self._leases = PostgresDatabase(url, LEASES)
+        self._servers = PostgresDatabase(url, SERVERS)
         self._me = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
 
     def add(self, job: Job, errand: Errand | None, *, alone_about: str | None = None, alone: bool = False) -> Job:
@@ -106,7 +91,7 @@ class SharedJobs(JobStore):
         Args:
             alone: only where no job of its kind is unfinished, or about `alone_about`.
         """
-        self._leases.open()
+        self._servers.open()
         with self._database.writing() as connection:  # one writer at a time: nobody queues another meanwhile
             if alone:
                 unfinished = _unfinished(job.kind, alone_about)
@@ -118,7 +103,7 @@ class SharedJobs(JobStore):
                 {"until": 0.0, "takers": 0} if errand else {"until": _NOW + LEASE_S, "takers": 1, "holder": self._me}
             )
             stored = {"errand": [errand.name, errand.arguments]} if errand else {}
-            connection.execute(insert(_leases).values(lease | values | stored))
+            connection.execute(insert(leases).values(lease | values | stored))
         return job
 
     def get(self, job_id: str) -> Job:
@@ -126,9 +111,9 @@ class SharedJobs(JobStore):
         job = super().get(job_id)
         if job.state != "running":
             return job
-        self._leases.open()
-        with self._leases.connected() as connection:
-            left = connection.scalar(select(_leases.c.seconds_left).where(_leases.c.job_id == job_id))
+        self._servers.open()
+        with self._servers.connected() as connection:
+            left = connection.scalar(select(leases.c.seconds_left).where(leases.c.job_id == job_id))
         return replace(job, seconds_left=left)
 
     def take(self, kinds: Iterable[str] | None, besides: Iterable[str] = ()) -> Held | None:
@@ -137,30 +122,30 @@ class SharedJobs(JobStore):
         Args:
             besides: jobs that this process is at, if it still is after their leases ran out.
         """
-        free = _FREE & _leases.c.job_id.not_in(list(besides))
-        oldest = select(_leases.c.job_id).where(free).order_by(_leases.c.created_at, _leases.c.job_id).limit(1)
-        wanted = _leases.c.job_id == oldest.with_for_update(skip_locked=True).scalar_subquery()
-        return self._take(wanted if kinds is None else wanted & _leases.c.kind.in_(list(kinds)))
+        free = _FREE & leases.c.job_id.not_in(list(besides))
+        oldest = select(leases.c.job_id).where(free).order_by(leases.c.created_at, leases.c.job_id).limit(1)
+        wanted = leases.c.job_id == oldest.with_for_update(skip_locked=True).scalar_subquery()
+        return self._take(wanted if kinds is None else wanted & leases.c.kind.in_(list(kinds)))
 
     def take_waiting(self, job_id: str) -> Held | None:
         """A job that nobody holds, held from now on; None where it is held, or unknown."""
-        return self._take((_leases.c.job_id == job_id) & _FREE)
+        return self._take((leases.c.job_id == job_id) & _FREE)
 
     def ask_to_stop(self, job_id: str) -> bool:
         """Lets whoever holds a job know that it should stop; False where nobody does it any more."""
-        self._leases.open()
-        with self._leases.connected() as connection:
-            asked = update(_leases).where(_leases.c.job_id == job_id).values(asked_to_stop=1)
+        self._servers.open()
+        with self._servers.connected() as connection:
+            asked = update(leases).where(leases.c.job_id == job_id).values(asked_to_stop=1)
             return bool(connection.execute(asked).rowcount)
 
     def renew(self, jobs: Iterable[Job]) -> dict[str, bool]:
         """Renews the leases of jobs, and tells how they are; of those still held here, whether they should stop."""
         held = {}
         for job in jobs:
-            with self._leases.connected() as connection:
-                mine = (_leases.c.job_id == job.id) & (_leases.c.holder == self._me)
-                renewed = update(_leases).where(mine).values(until=_NOW + LEASE_S, seconds_left=job.seconds_left)
-                found = connection.execute(renewed.returning(_leases.c.asked_to_stop)).first()
+            with self._servers.connected() as connection:
+                mine = (leases.c.job_id == job.id) & (leases.c.holder == self._me)
+                renewed = update(leases).where(mine).values(until=_NOW + LEASE_S, seconds_left=job.seconds_left)
+                found = connection.execute(renewed.returning(leases.c.asked_to_stop)).first()
                 if found is None:
                     continue
                 held[job.id] = bool(found[0])
@@ -171,17 +156,17 @@ class SharedJobs(JobStore):
 
     def give_back(self, job: Job) -> None:
         """Lets another take a job that is held here; it did not die of it."""
-        mine = (_leases.c.job_id == job.id) & (_leases.c.holder == self._me)
-        free = {"until": 0.0, "holder": None, "takers": _leases.c.takers - 1, "seconds_left": None}
-        with self._leases.writing() as connection:
-            if connection.execute(update(_leases).where(mine).values(free)).rowcount:
+        mine = (leases.c.job_id == job.id) & (leases.c.holder == self._me)
+        free = {"until": 0.0, "holder": None, "takers": leases.c.takers - 1, "seconds_left": None}
+        with self._servers.writing() as connection:
+            if connection.execute(update(leases).where(mine).values(free)).rowcount:
                 connection.execute(update(jobs_table).where(jobs_table.c.id == job.id).values(row_of(job)))
 
     def end(self, job: Job) -> None:
         """Keeps the end of a job, unless another holds it by now."""
-        mine = (_leases.c.job_id == job.id) & (_leases.c.holder == self._me)
+        mine = (leases.c.job_id == job.id) & (leases.c.holder == self._me)
         with self._database.writing() as connection:
-            if connection.execute(delete(_leases).where(mine)).rowcount:
+            if connection.execute(delete(leases).where(mine)).rowcount:
                 save_job(connection, job)
 
     def unfinished(self, kind: str, document_id: str | None) -> Job | None:
@@ -192,18 +177,18 @@ class SharedJobs(JobStore):
 
     def lost(self) -> list[Job]:
         """Jobs without an end that nobody can take: those of a home that was moved here."""
-        self._leases.open()
-        held = select(_leases.c.job_id)
+        self._servers.open()
+        held = select(leases.c.job_id)
         nobody = jobs_table.c.state.not_in(FINAL_STATES) & jobs_table.c.id.not_in(held)
         with self._database.reading() as connection:
             return [job_of(row) for row in connection.execute(select(jobs_table).where(nobody))]
 
     def _take(self, wanted: Any) -> Held | None:
-        self._leases.open()
-        values = {"holder": self._me, "until": _NOW + LEASE_S, "takers": _leases.c.takers + 1}
-        taken = update(_leases).where(wanted).values(values)
-        with self._leases.connected() as connection:
-            lease = connection.execute(taken.returning(_leases)).first()
+        self._servers.open()
+        values = {"holder": self._me, "until": _NOW + LEASE_S, "takers": leases.c.takers + 1}
+        taken = update(leases).where(wanted).values(values)
+        with self._servers.connected() as connection:
+            lease = connection.execute(taken.returning(leases)).first()
         if lease is None:
             return None
         errand = None if lease.errand is None else Errand(*lease.errand)
