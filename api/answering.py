@@ -7,6 +7,7 @@ lost its connection, follows the same run from its start.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 import uuid
@@ -46,6 +47,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 IsCancelled = Callable[[], bool]
 MAX_CLIENTS_REMEMBERED = 10_000
+COMPUTE_AT_ONCE = 4
+"""Most answers and searches that compute at once: more only take the interpreter's lock from each other, and from the
+thread that takes calls. Answers that wait for a language model have threads of their own."""
 STOPPING_RETRY_S = 10.0
 RUNS_REMEMBERED = 500
 """Newest runs that can be followed again."""
@@ -327,6 +331,9 @@ class Answering:
         self._runs: OrderedDict[str, AnswerRun] = OrderedDict()
         self._comparisons: OrderedDict[str, tuple[str | None, Followed[Any]]] = OrderedDict()
         self._threads = ThreadPoolExecutor(settings.answer_threads, thread_name_prefix="coalesce-answer")
+        self._computing = ThreadPoolExecutor(
+            min(COMPUTE_AT_ONCE, os.cpu_count() or 1, settings.answer_threads), thread_name_prefix="coalesce-compute"
+        )
         self.limit = AdmissionLimit(settings.answer_threads + settings.max_waiting_asks)
         self._lock = threading.Lock()
         self._users: Counter[int] = Counter()
@@ -389,9 +396,9 @@ class Answering:
 
     async def run(self, work: Callable[[], T], client: str) -> T:
         """Runs other work of the engine under the same limits; raises as `start` does."""
-        with self._using(), self.limit.slot():  # the generator may be the one that chooses an option
+        with self._using() as engine, self.limit.slot():  # the generator may be the one that chooses an option
             self._rate.take(client)
-            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+            return await asyncio.get_running_loop().run_in_executor(self._threads_for(engine), work)
 
     def find(self, answer_id: str, owner: str | None) -> AnswerRun:
         """A run that is going on or has just ended; raises NotFound, for another owner's run too."""
@@ -511,7 +518,8 @@ class Answering:
 
     def close(self) -> None:
         """Takes no more; answers in work run to their end or until their clients leave."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._threads, self._computing):
+            threads.shutdown(wait=False, cancel_futures=True)
 
     @contextmanager
     def _using(self) -> Iterator[AnswerEngine]:
@@ -523,6 +531,9 @@ class Answering:
             yield engine
         finally:
             self._leave(engine)
+
+    def _threads_for(self, engine: AnswerEngine) -> ThreadPoolExecutor:
+        return self._threads if engine.has_model else self._computing
 
     def _leave(self, engine: AnswerEngine) -> None:
         with self._lock:
@@ -552,7 +563,7 @@ class Answering:
         run = AnswerRun(
             question,
             lambda cancelled: self._counted(engine.stream(question, cancelled, keep=keep)),
-            self._threads,
+            self._threads_for(engine),
             ended,
             grace_s,
         )

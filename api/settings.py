@@ -292,7 +292,7 @@ class CoalesceSettings(BaseSettings):
     private_urls: bool = Field(
         False, description="Whether books may be fetched by URL from this machine and its network too."
     )
-    answer_threads: int = Field(64, ge=1, le=256, description="Questions answered at once.")
+    answer_threads: int = Field(64, ge=1, le=256, description="Questions that a language model answers at once.")
     max_waiting_asks: int = Field(64, ge=0, description="Questions that may wait to be answered; then 503.")
     rate_limit_per_minute: int = Field(
         0, ge=0, description="Questions per minute for each key, or for each address without keys; 0 is no limit."

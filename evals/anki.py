@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from evals.questions import BankQuestion, csv_table
+from indexes.database import sqlite_errors
 from indexes.sample import SAMPLE_PATH, SAMPLE_TITLE
 from rag.generators.prompts import CHOICE_LETTERS
 
@@ -67,7 +68,8 @@ def anki_deck(questions: Sequence[BankQuestion], name: str = "Coalesce") -> byte
         )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "cards.apkg"
-        genanki.Package(list(decks.values()) or [genanki.Deck(_deck_id(name), name)]).write_to_file(str(path))
+        with sqlite_errors(path):
+            genanki.Package(list(decks.values()) or [genanki.Deck(_deck_id(name), name)]).write_to_file(str(path))
         return path.read_bytes()
 
 

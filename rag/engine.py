@@ -204,6 +204,11 @@ class AnswerEngine:
         return tuple(arm for arm in arms if arm in RETRIEVING_ARMS) if self.answers == "quotes" else arms
 
     @property
+    def has_model(self) -> bool:
+        """Whether the generator is a language model."""
+        return "base" in self.generator.arms
+
+    @property
     def evidence_thresholds(self) -> Mapping[str, float]:
         """Least evidence score of `weak` and of `strong`."""
         return {"weak": self._judge.threshold, "strong": self._judge.strong}
@@ -479,7 +484,7 @@ class AnswerEngine:
 
     def _answers(self, question: Question) -> Answers:
         """What an answer is made of; the text as it comes where no model writes, or there is nothing to check it by."""
-        if not self._has_model:
+        if not self.has_model:
             return "unchecked"
         answers = question.answers or self.answers
         return answers if question.arm in RETRIEVING_ARMS or answers == "quotes" else "unchecked"
@@ -507,7 +512,7 @@ class AnswerEngine:
         )
         request = replace(request, passages=found)
         notes = [*query.notes, *filter(None, [note_on_english(query.standalone, [each.text for each in found])])]
-        writes = self._has_model and answers != "quotes"
+        writes = self.has_model and answers != "quotes"
         if not writes:
             notes += query.undone
         quotes = not writes or answers == "both"
@@ -525,7 +530,7 @@ class AnswerEngine:
         kind = talk_kind(question.text)
         if kind is None:
             return None
-        if kind == "rewrite" and self._has_model and answers != "quotes":
+        if kind == "rewrite" and self.has_model and answers != "quotes":
             last = next((answer for answer in reversed(self._earlier(question)) if answer.citations), None)
             if (chapter := chapter_of(question.text)) is not None:
                 return self._about_chapter(chapter, question, request, last)
@@ -554,11 +559,6 @@ class AnswerEngine:
         query = replace(understand(title or asked, self.library, filters), chinese=request.chinese)
         found = self._passages(self._retriever.search(query), question.top_k)
         return _Prepared(replace(request, question=asked, query=query, passages=found, turns=()))
-
-    @property
-    def _has_model(self) -> bool:
-        """Whether the generator is a language model."""
-        return "base" in self.generator.arms
 
     def _earlier(self, question: Question) -> tuple[Answer, ...]:
         """The answers of the conversation but the one to be replaced; raises NotFound."""
@@ -691,7 +691,7 @@ class AnswerEngine:
             done = replace(done, refused=True)
             found = request.arm in RETRIEVING_ARMS
             yield TextPiece(not_found(request.chinese, request.passages) if found else _NOTHING_SAID[request.chinese])
-        yield replace(done, written=generator is not self._quoter and self._has_model and not done.refused)
+        yield replace(done, written=generator is not self._quoter and self.has_model and not done.refused)
 
     def _kept(self, answer: Answer, question: Question) -> Answer:
         """The answer in its conversation, or with a note where it cannot be kept now: it is written, and given."""

@@ -114,7 +114,7 @@ def test_who_sends_a_body_or_reads_a_reply_too_slowly_is_left(settings, monkeypa
     monkeypatch.setattr(uploads, "BODY_S", 0.5)
     monkeypatch.setattr(uploads, "READING_S", 0.5)
     head = "POST /v1/ask HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-    long = ScriptedGenerator(["word " * 20_000] * 40)
+    long = ScriptedGenerator(["word " * 20_000] * 20)
     with running(settings, FakeBuilder(long)) as live:
         place = ("127.0.0.1", int(live.address.rpartition(":")[2]))
         for length, status in ((40, b"408"), (10**9, b"413")):

@@ -24,7 +24,7 @@ from evals.questions import BankQuestion, Gold, own_question, parse_question, pa
 from evals.schedule import review
 from evals.study import Study, class_marks_csv, justify
 from evals.study_store import Attempt, StoredExam, StudyStore
-from indexes.errors import Conflict, InvalidInput, NotFound
+from indexes.errors import Conflict, InvalidInput, NotFound, StorageFull
 from rag.types import Passage
 
 START = datetime(2026, 3, 1, 9, 0, tzinfo=UTC)
@@ -231,6 +231,18 @@ def test_whatever_is_read_next_closes_an_exam_whose_time_ran_out_with_its_draft(
     closed = study.exam(exam.id, "ada")
     assert closed.closed_by_deadline and closed.handed_in_at == exam.deadline
     assert closed.result is not None and (closed.result.score, closed.result.marks[0].answer) == (1.0, 0)
+
+
+def test_a_deck_that_a_full_disk_does_not_hold_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    full = sqlite3.OperationalError("database or disk is full")
+    full.sqlite_errorcode = sqlite3.SQLITE_FULL
+
+    def write(*_: object) -> None:
+        raise full
+
+    monkeypatch.setattr("genanki.Package.write_to_file", write)
+    with pytest.raises(StorageFull):
+        anki_deck(BANK)
 
 
 def test_the_anki_deck_keeps_its_ids_and_renders_code_formulas_and_quotes(tmp_path: Path) -> None:
