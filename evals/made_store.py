@@ -78,6 +78,13 @@ class MadeQuestions:
                     connection.execute(delete(_made).where(_made.c.number == number))
             _insert(connection, document.document_id, _ACCEPTED, ours)
 
+    def one(self, question_id: str) -> BankQuestion:
+        """A question by its id. Raises NotFound."""
+        with self._database.reading() as connection:
+            _, found = self._by_id(connection, question_id)
+            with stored_values():
+                return parse_question(found, where="made")
+
     def change(self, question_id: str, change: Mapping[str, Any]) -> BankQuestion:
         """Changes fields of a question, and accepts it. Another answer takes the right option's place, and the facts'.
 

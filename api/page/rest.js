@@ -188,6 +188,7 @@ export const questionFiles = () => call("GET", "/v1/questions/files").then((foun
 export const addQuestionFile = (file) => call("POST", "/v1/questions/files", { form: formOf([[file, file.name]]) });
 export const questions = (document_id) => every("/v1/questions", "questions", { document_id, limit: 500, with_answers: true });
 export const changeQuestion = (id, change) => call("PATCH", at`/v1/questions/${id}`, { body: change });
+export const makeCard = (id) => call("POST", at`/v1/questions/${id}/card`, { query: reader });
 export const dropQuestion = (id) => call("DELETE", at`/v1/questions/${id}`);
 export const addQuestions = (id, file) => call("POST", at`/v1/documents/${id}/questions/file`, { form: formOf([[file, file.name]]) });
 export const exportQuestionsPath = (ending, source) => `/v1/questions/export.${ending}?${new URLSearchParams(source)}`;

@@ -71,6 +71,13 @@ export function placeOf(source, { title = true } = {}) {
   return [text, pageOf(source)].filter(Boolean).join(t("page.join"));
 }
 
+/** A chapter as books and readers call it; what stands before the first has no number. */
+export function chapterName(ordinal, title) {
+  if (!ordinal) return title || t("chapter.before");
+  if (!title) return t("filters.in_chapter", { n: ordinal });
+  return /^\d+[.:]?\s/.test(title) ? title : `${ordinal}. ${title}`; // many books number their chapters themselves
+}
+
 // --- times
 export const dateTime = (moment) => {
   const then = new Date(moment);

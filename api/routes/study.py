@@ -122,6 +122,15 @@ def drop_question(question_id: Id, services: ServicesDep, caller: CallerDep) -> 
     services.questions.drop(question_id)
 
 
+@router.post("/questions/{question_id}/card", status_code=201, responses=error_responses(400, 403, 404, 422, 503))
+def make_card(
+    question_id: Id, services: ServicesDep, study: StudyDep, caller: CallerDep, learner: LearnerDep
+) -> CardOut:
+    """Makes a card of a question made from a book, due now; one that is there becomes due."""
+    caller.need_open_key("see answers before an exam")
+    return card_out(study.save_card(services.questions.made.one(question_id), learner))
+
+
 @router.get("/questions/chapters", responses=error_responses(400, 404, 422, 503))
 def list_question_chapters(
     services: ServicesDep,

@@ -298,6 +298,8 @@ def test_a_choice_keeps_four_options_with_its_answer_among_them(live: Live) -> N
     assert live.client.patch(path, json={"answer_index": 0}).json()["answer"] == "one"
     for body in ({"choices": ["a", "a", "b", "c"]}, {"choices": ["a"]}, {"answer_index": 4}, {"question": " "}):
         assert live.status("PATCH", path, body) == 422, body
+    cards = [live.post(f"{path}/card") for _ in range(2)]
+    assert cards[0]["id"] == cards[1]["id"] and cards[0]["choices"] == ["one", "five", "three", "four"]
 
 
 @pytest.mark.parametrize(
@@ -305,6 +307,7 @@ def test_a_choice_keeps_four_options_with_its_answer_among_them(live: Live) -> N
     [
         ("PATCH", "/v1/questions/none", {"answer": "x"}, 404),
         ("DELETE", "/v1/questions/none", None, 404),
+        ("POST", "/v1/questions/none/card", None, 404),
         ("PATCH", "/v1/questions/{bank}", {"answer": "x"}, 409),
         ("DELETE", "/v1/questions/{bank}", None, 409),
         ("POST", "/v1/exams", {"question_ids": ["none"]}, 400),

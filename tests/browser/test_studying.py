@@ -202,6 +202,10 @@ def test_a_teacher_accepts_changes_drops_and_chooses_questions_of_a_book(site: L
     expect(second).to_contain_text("32")
     third.get_by_role("button", name="Drop").click()
     expect(third).to_have_count(0)
+    second.get_by_role("button", name="Make a card").click()
+    wait_until(
+        lambda: [one["question_id"] for one in site.get("/v1/cards/due")["cards"]] == ["made-1"], "a card is made"
+    )
     second.get_by_label("For an exam").check()
     faults: list[str] = []
     page.on("pageerror", lambda error: faults.append(str(error)))

@@ -2,7 +2,7 @@
 import { Button, Check, Field, Icon, Select } from "../controls.js";
 import { html, useFetched } from "../html.js";
 import * as rest from "../rest.js";
-import { count, t } from "../texts.js";
+import { chapterName, count, t } from "../texts.js";
 
 const MOST_PAGES = 1_000_000;
 const ANSWERS = ["both", "free", "quotes"];
@@ -35,7 +35,7 @@ export function Filters({ site, value, onChange }) {
   const tick = (id, on) => choose(on ? [...value.books, id] : value.books.filter((one) => one !== id));
   const page = (name, label, standing) => html`<${Field} label=${label}><input class="box" type="number" min="1" max=${only.pages} inputmode="numeric"
     autocomplete="off" placeholder=${standing} value=${value[name]} onInput=${(event) => change({ [name]: event.target.value })} /><//>`;
-  const listed = only && chapters?.of === only.id ? chapters.listed.map((one) => [String(one.ordinal), `${one.ordinal}. ${one.title}`]) : [];
+  const listed = only && chapters?.of === only.id ? chapters.listed.map((one) => [String(one.ordinal), chapterName(one.ordinal, one.title)]) : [];
   return html`<details class="filters">
     <summary><${Icon} name="filter" /><span>${summary(value, documents)}</span></summary>
     <fieldset class="filter-books"><legend class="field-label">${t("filters.books")}</legend>

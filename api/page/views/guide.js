@@ -4,7 +4,7 @@ import { Missing, Problem } from "../controls.js";
 import { html, useFetched, useState } from "../html.js";
 import { Rich } from "../markdown.js";
 import * as rest from "../rest.js";
-import { t } from "../texts.js";
+import { chapterName, t } from "../texts.js";
 import { StudyHead } from "./study.js";
 
 const GROUPS = ["definitions", "numbers", "names", "sentences"];
@@ -34,7 +34,7 @@ function Chapter({ book, chapter, open }) {
   const groups = GROUPS.filter((name) => chapter[name].length);
   const total = groups.reduce((all, name) => all + chapter[name].length, 0);
   return html`<details class="guide-chapter" open=${open} onToggle=${(event) => event.target.open && setShown(true)}>
-    <summary>${chapter.chapter}. ${chapter.title} (${total})</summary>
+    <summary>${chapterName(chapter.chapter, chapter.title)} (${total})</summary>
     ${shown && groups.map((name) => html`<h3>${t(`guide.${name}`)}</h3><dl class="guide-list">${chapter[name].map((entry) => html`
       <dt><${Rich} kind="rich inline" text=${entry.term} /></dt>
       <dd><${Rich} text=${entry.text} /><a class="soft" href=${bookPath(book.id, { node: entry.node_id, quote: entry.quote.slice(0, MOST_QUOTED) })}>${entry.section.at(-1) || book.title}</a></dd>`)}</dl>`)}

@@ -3,7 +3,7 @@ import { BASE, bookPath } from "../address.js";
 import { Button, Empty, Field, Problem, attempt, confirm, drafts, toast } from "../controls.js";
 import { html, useFetched, useState } from "../html.js";
 import * as rest from "../rest.js";
-import { count, either, t } from "../texts.js";
+import { chapterName, count, either, t } from "../texts.js";
 import { Row, useJobs } from "./jobs.js";
 
 const LISTS = /(^|\/)(_toc|_quarto|_bookdown|mkdocs|toc)\.yml$/;
@@ -226,7 +226,7 @@ function Chapters({ book }) {
   const [chapters] = useFetched(async () => (open ? attempt(() => rest.chapters(book.id)) : []), [open]);
   return html`<details class="chapters-of" onToggle=${(event) => setOpen(event.target.open)}><summary>${t("library.chapters")}</summary>
     <ol class="chapter-tree">${chapters?.map((one) => html`<li>
-      <a href=${bookPath(book.id, { chapter: one.ordinal })}>${one.ordinal}. ${one.title}</a>
+      <a href=${bookPath(book.id, { chapter: one.ordinal })}>${chapterName(one.ordinal, one.title)}</a>
       <span class="soft">${count("library.nodes", one.nodes)}</span></li>`)}</ol>
   </details>`;
 }

@@ -3,7 +3,7 @@ import { BASE } from "../address.js";
 import { Empty, Field, Problem, Select } from "../controls.js";
 import { html, useFetched, useState } from "../html.js";
 import * as rest from "../rest.js";
-import { number, t } from "../texts.js";
+import { chapterName, number, t } from "../texts.js";
 import { StudyHead } from "./study.js";
 
 const sum = (items, name) => items.reduce((all, one) => all + one[name], 0);
@@ -52,11 +52,12 @@ function Chapter({ chapter, book }) {
   const most = Math.max(chapter.questions, chapter.seen, 1);
   const share = (n) => ({ width: `${((100 * n) / most).toFixed(1)}%` });
   const asked = new URLSearchParams({ chapter: chapter.chapter, ...(book && { book }) });
-  return html`<tr><th scope="row">${chapter.chapter}. ${chapter.title}</th>
+  const name = chapter.questions ? chapterName(chapter.chapter, chapter.title) : chapter.title || t("progress.own");
+  return html`<tr><th scope="row">${name}</th>
     <td><div class="stack" aria-hidden="true"><i class="right" style=${share(chapter.right)}></i><i class="wrong" style=${share(chapter.seen - chapter.right)}></i></div>
       <span class="soft">${t("progress.counts", { right: chapter.right, seen: chapter.seen, most: chapter.questions })}</span></td>
     <td data-label=${t("progress.due")}>${chapter.due || "–"}</td>
-    <td><a href=${`${BASE}study?${asked}`} aria-label=${t("progress.exam_of", { n: chapter.chapter })}>${t("study.exam")}</a></td></tr>`;
+    <td>${chapter.questions > 0 && html`<a href=${`${BASE}study?${asked}`} aria-label=${`${t("study.exam")}: ${name}`}>${t("study.exam")}</a>`}</td></tr>`;
 }
 
 function Forecast({ chapters }) {

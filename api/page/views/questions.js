@@ -31,10 +31,11 @@ export function Questions({ site, id }) {
     ${chosen.length > 0 && html`<div class="row question-actions">
       <${Button} kind="primary" onClick=${start}>${count("questions.start", chosen.length)}<//></div>`}
     ${found && !found.length && html`<${Empty} title=${t("exam.none_made")} text=${t("questions.none_text")}><a class="button" href=${`${BASE}library`}>${t("nav.library")}</a><//>`}
-    ${found?.map((question) => html`<${Question} key=${question.id} book=${book} question=${question} chosen=${chosen.includes(question.id)} onChoose=${choose(question)} onChange=${again} />`)}`;
+    ${found?.map((question) => html`<${Question} key=${question.id} question=${question}
+      chosen=${chosen.includes(question.id)} onChoose=${choose(question)} onChange=${again} />`)}`;
 }
 
-function Question({ book, question, chosen, onChoose, onChange }) {
+function Question({ question, chosen, onChoose, onChange }) {
   const [editing, setEditing] = useState(false);
   const change = (values) => attempt(async () => {
     await rest.changeQuestion(question.id, values);
@@ -46,8 +47,7 @@ function Question({ book, question, chosen, onChoose, onChange }) {
     onChange();
   });
   const card = () => attempt(async () => {
-    const { evidence = "" } = question.gold[0] || {};
-    await rest.saveCard({ question: question.question, answer: question.answer, quote: evidence, title: book.title, document_id: book.id });
+    await rest.makeCard(question.id);
     toast(t("questions.card_made"));
   });
   const state = question.accepted ? "accepted" : question.checked ? "checked" : "unchecked";

@@ -3,11 +3,12 @@ import { BASE, navigation } from "../address.js";
 import { Button, Check, Field, Problem, Select, attempt } from "../controls.js";
 import { html, useFetched, useRef, useState } from "../html.js";
 import * as rest from "../rest.js";
-import { count, dateTime, number, points, t } from "../texts.js";
+import { chapterName, count, dateTime, number, points, t } from "../texts.js";
 import { Rows, useJobs } from "./jobs.js";
 
 const BOOK = "book:"; // begins a source that is a book, before its id
 const EARLIER_SHOWN = 12;
+const NARROW = 800; // there the chapters are folded away
 const USUAL_COUNT = "10";
 const DEFAULT_LEARNER = "default";
 const FILE_ENDINGS = ["jsonl", "csv"];
@@ -77,7 +78,7 @@ function Plan({ site, source, chapter, onFile }) {
   if (source.document_id && !offered.chapters.length) return html`<${Making} id=${source.document_id} mayMake=${mayChange} onMade=${look} />`;
 
   const flip = (set, all) => (item) => (on) => set(new Set(on ? [...all, item] : [...all].filter((one) => one !== item)));
-  const nameOf = (one) => (one.title ? `${one.chapter}. ${one.title}` : t("filters.in_chapter", { n: one.chapter }));
+  const nameOf = (one) => chapterName(one.chapter, one.title);
   const plan = () => {
     const weighed = offered.chapters.filter((one) => !chapters.size || chapters.has(one.chapter));
     if (!form.current.reportValidity()) return null;
@@ -93,12 +94,12 @@ function Plan({ site, source, chapter, onFile }) {
     attempt(async () => navigation.go(`study/exam/${(await rest.startExam(plan())).id}`));
   };
   return html`<form class="exam-form" ref=${form} onSubmit=${start}>
-    ${offered.chapters.length > 1 && html`<fieldset class=${weights ? "chapters weighed" : "chapters"}><legend>${t("exam.chapters")}</legend>
-      ${offered.chapters.map((one) => html`<div class="chapter-row">
+    ${offered.chapters.length > 1 && html`<details class="file-form" open=${innerWidth > NARROW || Boolean(chapter || weights)}>
+      <summary>${t("exam.chapters")}</summary><div class=${weights ? "chapters weighed" : "chapters"}>${offered.chapters.map((one) => html`<div class="chapter-row">
         <${Check} label=${`${nameOf(one)} (${one.questions})`} checked=${chapters.has(one.chapter)} onChange=${flip(setChapters, chapters)(one.chapter)} />
         ${weights && html`<input class="box" type="number" min="0.1" step="any" required value=${weights[one.chapter] ?? 1}
           aria-label=${t("exam.weight_of", { name: nameOf(one) })} onInput=${(event) => setWeights({ ...weights, [one.chapter]: event.target.value })} />`}
-      </div>`)}</fieldset>`}
+      </div>`)}</div></details>`}
     <div class="grid">
       ${offered.types.length > 1 && html`<fieldset><legend>${t("exam.types")}</legend>${offered.types.map((kind) => html`
         <${Check} label=${t(`type.${kind}`)} checked=${types.has(kind)} onChange=${flip(setTypes, types)(kind)} />`)}</fieldset>`}
