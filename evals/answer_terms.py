@@ -15,15 +15,12 @@ from functools import lru_cache
 
 from rapidfuzz.distance import OSA
 
-from indexes.words import CARDINALS, CJK, NEGATIONS, NUMBER_WORDS, SCALES, STOP_WORDS, number_value, stem
+from indexes.words import CJK, NEGATIONS, NUMBER_WORDS, SCALES, STOP_WORDS, number_value, stem
 from rag.wording import cover
 
-_NEGATIONS = NEGATIONS.union(
-    "cant dont doesnt isnt arent hardly prevent prevents prevented stops unable lack lacks lacking fails".split()
-)
 _KEPT = frozenset("own same before after more most less few first last only once".split())
 """Stop words that a fact may turn on."""
-_LEFT_OUT = STOP_WORDS - _KEPT - _NEGATIONS
+_LEFT_OUT = STOP_WORDS - _KEPT - NEGATIONS
 
 _MARKS = str.maketrans(
     {"‐": "-", "‑": "-", "–": "-", "—": "-", "−": "-", "’": "'", "‘": "'", "²": "^2", "·": "*"}
@@ -41,7 +38,6 @@ _PARTS = {
     "sixteenth": 16, "twentieth": 20, "sixty-fourth": 64,
 }  # fmt: skip
 _PART = re.compile(rf"\b(a|an|one|two|three|\d+)[ -]({'|'.join(_PARTS)})s?\b|\b(half|quarter)\b")
-_FOLD = re.compile(r"\b(\w+)-?fold\b|\b(twice)\b")
 
 _PREFIXES = {
     "k": 1e3, "kilo": 1e3, "ki": 1024.0, "kibi": 1024.0, "m": 1e6, "mega": 1e6, "mi": 2.0**20, "g": 1e9, "giga": 1e9,
@@ -75,18 +71,9 @@ _TOKEN = re.compile(
     r"|(?P<word>[a-zμ_][\w']*)|(?P<break>[.;,:!?](?=\s|$)|\n)"
 )
 _EQUAL_WORDS = {
-    "indices": "index", "indexes": "index", "matrices": "matrix", "operation": "flop", "operations": "flop",
-    "ops": "flop", "op": "flop", "flops": "flop", "fewer": "few", "less": "few", "greater": "more", "reg": "register",
-    "regs": "register", "sync": "synchronize", "mul": "multiply",
+    "operation": "flop", "operations": "flop", "ops": "flop", "op": "flop", "flops": "flop", "fewer": "few",
+    "less": "few", "greater": "more",
 }  # fmt: skip
-_PHRASES = (
-    (re.compile(r"floating[ -]?points?[ -]operations?|\bflop/s\b|\bflops?\b"), "flop"),
-    (re.compile(r"\bdouble[ -]precision\b|\bfloat64\b"), "fp64"),
-    (re.compile(r"\bsingle[ -]precision\b|\bfloat32\b"), "fp32"),
-    (re.compile(r"\b(on|off)-line\b"), r"\1line"),
-    (re.compile(r"\bleast[ -]significant\b"), "lowest"),
-    (re.compile(r"\bmost[ -]significant\b"), "highest"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,15 +130,15 @@ def in_english(text: str) -> str:
 
 
 def one_slip(first: str, second: str) -> bool:
-    """Whether two long words of letters differ by one letter too many, too few, wrong or exchanged, two from 9 letters.
+    """Whether two long words of letters differ by one letter too many, too few, wrong or exchanged.
 
     The first letter must be right: `inclusive` is not `exclusive` misspelt.
     """
-    longer = max(len(first), len(second))
-    if longer < 5 or first[0] != second[0] or any(character.isdigit() for character in first + second):
+    if max(len(first), len(second)) < 5 or first[0] != second[0]:
         return False
-    most = 2 if longer >= 9 else 1
-    return OSA.distance(first, second, score_cutoff=most) <= most
+    if any(character.isdigit() for character in first + second):
+        return False
+    return OSA.distance(first, second, score_cutoff=1) <= 1
 
 
 def same_number(first: float, second: float) -> bool:
@@ -180,10 +167,7 @@ def _prepare(text: str) -> str:
     text = unicodedata.normalize("NFKC", text.translate(_MARKS)).casefold()
     text = re.sub(r"[`$\"“”‖|{}]|\*\*(?!\s?-?\d)", " ", _THOUSANDS.sub("", text))
     text = _CJK_RUN.sub(lambda match: _english(match.group()), _chinese_numbers(text))
-    for pattern, plain in _PHRASES:
-        text = pattern.sub(plain, text)
     text = _PART.sub(_share, text)
-    text = _FOLD.sub(lambda match: "2" if match[2] else f"{CARDINALS.get(match[1], match[1])}", text)
     return NUMBER_WORDS.sub(lambda match: f" {number_value(match[0])} ", text)
 
 
@@ -232,13 +216,11 @@ def _value(written: str) -> float | None:
 
 def _word(word: str) -> Iterator[str]:
     word = word.strip("_'")
-    if word in _NEGATIONS or word.endswith("n't"):
+    if word in NEGATIONS or word.endswith("n't"):
         yield "not"
         return
     if not word or word in _LEFT_OUT:
         return
     word = _WORDS_FOR_UNITS.get(word, word)
     word = _EQUAL_WORDS.get(word, word)
-    if len(word) >= 10:
-        word = re.sub(r"^(cuda|hip|omp|cl)(?=[a-z])", "", word)
     yield _EQUAL_WORDS.get(stem(word), stem(word))

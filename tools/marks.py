@@ -53,9 +53,11 @@ class Figures:
 
 
 def load_answers(half: str) -> tuple[JudgedAnswer, ...]:
-    """The answers of `dev`, `hard` or `report`."""
+    """The answers of `dev`, `hard`, `report` or `second`."""
     known = {question.id: question for question in load_bank()}
-    for path in sorted((QUESTION_SETS / "fit").glob("*.jsonl")):
+    for path in sorted(
+        path for folder in ("fit", "judged", "fresh") for path in (QUESTION_SETS / folder).glob("*.jsonl")
+    ):
         known |= {question.id: question for question in load_question_set(path)}
     known |= {question.id: question for question in load_questions(FOLDER / "questions.jsonl")}
     rows = read_jsonl(FOLDER / f"{half}.jsonl", MalformedQuestions)
@@ -122,7 +124,7 @@ def describe(answers: Sequence[JudgedAnswer], grades: Sequence[Grade]) -> list[s
 def main(arguments: Sequence[str] | None = None) -> None:
     """Prints the figures of the report half, or fits on the development half."""
     parser = argparse.ArgumentParser(description="How fairly open answers are marked.")
-    parser.add_argument("--half", choices=("dev", "hard", "report"), default="report")
+    parser.add_argument("--half", choices=("dev", "hard", "report", "second"), default="report")
     parser.add_argument("--fit", action="store_true", help="fit the weights on the development half and print them")
     given = parser.parse_args(arguments)
     embed = bundled_encoder()

@@ -8,7 +8,7 @@ from fakes import hash_embed
 from evals.answer_terms import same_number, terms
 from evals.marking import Grade, Reading, _compared, grade_answers
 from evals.question_checks import bundled_encoder
-from evals.questions import BankQuestion, parse_question
+from evals.questions import BankQuestion, load_bank, parse_question
 from tools.marks import FLOORS, grade_all, load_answers, measure
 
 
@@ -55,12 +55,22 @@ def test_a_right_answer_in_another_dress_has_full_marks(question: BankQuestion, 
 
 
 @pytest.mark.parametrize(
+    ("question_id", "answer"),
+    [("04-031", "52 %"), ("04-036", "about 52%"), ("12-043", "18 MiB"), ("13-043", "7.9 us"), ("14-041", "7.5 MiB")],
+)
+def test_what_a_question_of_the_bank_does_not_ask_is_not_missed(question_id: str, answer: str) -> None:
+    (question,) = (question for question in load_bank() if question.id == question_id)
+    assert grade(question, answer).share == 1.0
+
+
+@pytest.mark.parametrize(
     ("question", "answer"),
     [
         (REGISTERS, "64"),
         (REGISTERS, "not 32 registers"),
         (RATE, "3.35 GB/s"),
         (PAIR, "The GPU is built for low latency, the CPU for high throughput."),
+        (PAIR, "GPU低延迟，CPU高吞吐量"),
         (SCAN, "float addition is associative"),
         (COST, "it needs no integer division"),
     ],
