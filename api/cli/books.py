@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from api.cli.options import Json, settings_of
 from api.console import Console, counted, table
 
 if TYPE_CHECKING:
     from indexes.library import Library
+    from indexes.settings import IndexSettings
     from indexes.types import AddProgress, AddResult, Document
 
 
@@ -22,7 +24,18 @@ commands = typer.Typer()
 WATCH_S = 2.0
 
 
-@commands.command(epilog="Example: coalesce add books/ notes.md lecture.pdf")
+class _AddCommand(TyperCommand):
+    """Reads `--ray` without an address too: click would take the first path for it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """The arguments as click reads them."""
+        options = args[: args.index("--")] if "--" in args else args
+        return super().parse_args(
+            ctx, ["--ray=" if each == "--ray" else each for each in options] + args[len(options) :]
+        )
+
+
+@commands.command(cls=_AddCommand, epilog="Example: coalesce add books/ notes.md lecture.pdf")
 def add(
     context: typer.Context,
     paths: Annotated[list[Path] | None, typer.Argument(metavar="PATH...", help="Files and folders.")] = None,
@@ -34,6 +47,14 @@ def add(
         bool, typer.Option("--ocr", help="Recognise the text of scanned PDF pages (needs the extra 'ocr').")
     ] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Stay, and add what changes until Ctrl-C.")] = False,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            "--ray",
+            metavar="[=ADDRESS]",
+            help="Spread the work over a Ray cluster (needs the extra 'ray'), by default that of this machine.",
+        ),
+    ] = None,
     json_output: Json = False,
 ) -> None:
     """Add books. A folder of text files is one book; a PDF or EPUB is a book wherever it lies."""
@@ -49,6 +70,12 @@ def add(
             f"--title names one book, but {len(paths)} paths are given",
             hint="Add them one by one, or leave out --title.",
         )
+    if ray is not None:
+        from indexes.ray_ingest import check_ray
+
+        if reindex or watch:
+            raise typer.BadParameter("leave out --reindex and --watch", param_hint="--ray")
+        check_ray(settings.index)
     console = Console(json_output=json_output)
     library = open_library(settings.index, create=True)
     try:
@@ -56,7 +83,10 @@ def add(
         if reindex:
             adding.reindex()
         before = _states(paths) if watch else {}
-        adding.add_all(paths)
+        if ray is None:
+            adding.add_all(paths)
+        else:
+            adding.add_by_ray(paths, settings.index, ray)
         if watch:
             console.say("watching for changes; Ctrl-C ends it")
             _watch(paths, adding, before)
@@ -136,17 +166,32 @@ class _Adding:
             CoalesceError: what would fail for every book, such as a full disk.
         """
         self._quiet = quiet
+        for book in self._find(paths):
+            try:
+                self._add(book)
+            except Exception as error:  # noqa: BLE001  see `_fail`
+                self._fail(book, error)
+
+    def add_by_ray(self, paths: Iterable[Path], settings: IndexSettings, address: str) -> None:
+        """As `add_all`, on a Ray cluster."""
+        from indexes.ray_ingest import add_by_ray
+
+        books = [book.expanduser().resolve() for book in self._find(paths)]
+        for done, (book, result) in enumerate(add_by_ray(settings, books, address=address, title=self._title), start=1):
+            if isinstance(result, Exception):
+                self._fail(book, result)
+            else:
+                self._keep(result)
+            self._console.step("adding", done, len(books))
+
+    def _find(self, paths: Iterable[Path]) -> Iterator[Path]:
         for path in paths:
             try:
                 books = self._library.find_books(path)
             except Exception as error:  # noqa: BLE001  see `_fail`
                 self._fail(path, error)
                 continue
-            for book in books:
-                try:
-                    self._add(book)
-                except Exception as error:  # noqa: BLE001  see `_fail`
-                    self._fail(book, error)
+            yield from books
 
     def report(self) -> None:
         """Prints the results that were not printed as they came; as JSON all of them at once."""

@@ -87,6 +87,7 @@ def test_models_lists_what_can_be_fetched_and_names_what_cannot(coalesce):
         ["ask", "q", "--top-k", "many"], ["serve", "--port", "x"], ["ask", "q", "--generator", "magic"],
         ["ask", "q", "--quantization", "int3"], [*TUNE, "--rank", "0"], [*TUNE, "--quantization", "int8"],
         ["dataset", "--from-bank"], ["dataset", "--out", "x", "--format", "csv"], ["questions", "mend"],
+        ["add", "--ray"], ["add", "--ray=head:6379", "--watch", "a"],
     ],
 )  # fmt: skip
 def test_wrong_usage_is_status_2(arguments, capsys):
@@ -105,6 +106,7 @@ def test_wrong_usage_is_status_2(arguments, capsys):
         (["ask", "q", "--pages", "x"], "A-B"),
         (["ask", "q", "--adapter", "nopair"], "NAME=PATH"),
         (["add", "a", "b", "--title", "One"], "--title"),
+        (["add", "--ray", "a"], "COALESCE_DATABASE_URL"),
         (["ask", "bell \x07"], "U+0007"),
         (["search", "bell \x07"], "U+0007"),
         (["doctor", "--book", "nobody"], "coalesce"),
