@@ -7,12 +7,13 @@ lost its connection, follows the same run from its start.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import threading
 import time
 import uuid
 from collections import Counter, OrderedDict, deque
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import replace
@@ -153,26 +154,50 @@ class RateLimit:
         self._clock = clock
         self._lock = threading.Lock()
         self._buckets: dict[str, tuple[float, float]] = {}
+        self._taken: Counter[str] = Counter()
 
     def take(self, client: str) -> None:
         """Counts one question; raises RateLimited, with the seconds to wait, when the client's bucket is empty."""
         if not self._per_minute:
             return
+        name = hashlib.sha256(client.encode()).hexdigest()  # other servers hear it: a key's digest would let in
         rate_per_s = self._per_minute / 60
         with self._lock:
-            now = self._clock()
-            level, seen = self._buckets.pop(client, (float(self._per_minute), now))
-            level = min(self._per_minute, level + (now - seen) * rate_per_s)
+            level = self._level(name)
             allowed = level >= 1
-            self._buckets[client] = (level - 1 if allowed else level, now)
-            while len(self._buckets) > MAX_CLIENTS_REMEMBERED:
-                self._buckets.pop(next(iter(self._buckets)))
+            if allowed:
+                self._spend(name, level, 1)
+                self._taken[name] += 1
         if not allowed:
             raise RateLimited(
                 msg("more than {} questions per minute", self._per_minute),
                 hint="Wait as long as Retry-After says, or raise COALESCE_RATE_LIMIT_PER_MINUTE.",
                 retry_after_s=(1 - level) / rate_per_s,
             )
+
+    def share(self, exchange: Callable[[Mapping[str, int]], Mapping[str, int]]) -> None:
+        """Counts what clients asked elsewhere too; `exchange` gets what they asked here since the last time."""
+        with self._lock:
+            here, self._taken = self._taken, Counter()
+        try:
+            elsewhere = exchange(here)
+        except CoalesceError:
+            with self._lock:
+                self._taken += here
+            raise
+        with self._lock:
+            for name, count in elsewhere.items():
+                self._spend(name, self._level(name), count)
+
+    def _level(self, name: str) -> float:
+        level, seen = self._buckets.get(name, (float(self._per_minute), self._clock()))
+        return min(self._per_minute, level + (self._clock() - seen) * self._per_minute / 60)
+
+    def _spend(self, name: str, level: float, count: int) -> None:
+        self._buckets.pop(name, None)
+        self._buckets[name] = (level - count, self._clock())
+        while len(self._buckets) > MAX_CLIENTS_REMEMBERED:
+            self._buckets.pop(next(iter(self._buckets)))
 
 
 class AnswerRun:
@@ -327,7 +352,7 @@ class Answering:
         self._engine = engine
         self._metrics = metrics
         self._to_come = to_come
-        self._rate = RateLimit(settings.rate_limit_per_minute)
+        self.rate = RateLimit(settings.rate_limit_per_minute)
         self._runs: OrderedDict[str, AnswerRun] = OrderedDict()
         self._comparisons: OrderedDict[str, tuple[str | None, Followed[Any]]] = OrderedDict()
         self._threads = ThreadPoolExecutor(settings.answer_threads, thread_name_prefix="coalesce-answer")
@@ -351,7 +376,7 @@ class Answering:
             NotReady, RateLimited, Busy: before anything begins.
         """
         with self._using() as engine:
-            self._rate.take(client)
+            self.rate.take(client)
             self.limit.enter()
             return self._begin(engine, question, self.limit.leave, keep=keep, grace_s=grace_s)
 
@@ -368,7 +393,7 @@ class Answering:
         with self._using() as engine:
             with self._or_not_ready():
                 questions = engine.comparison(question, arms, variants)
-            self._rate.take(client)
+            self.rate.take(client)
             with self.limit.slot():
                 for one in questions:
                     run = self._begin(engine, one, lambda: None, keep=False, grace_s=0.0)
@@ -397,7 +422,7 @@ class Answering:
     async def run(self, work: Callable[[], T], client: str) -> T:
         """Runs other work of the engine under the same limits; raises as `start` does."""
         with self._using() as engine, self.limit.slot():  # the generator may be the one that chooses an option
-            self._rate.take(client)
+            self.rate.take(client)
             return await asyncio.get_running_loop().run_in_executor(self._threads_for(engine), work)
 
     def find(self, answer_id: str, owner: str | None) -> AnswerRun:

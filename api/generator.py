@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 import shutil
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from api.chosen_generator import GeneratorChoice, is_loopback, keep_choice, origin_of, origins_of
+from api.chosen_generator import GeneratorChoice, is_loopback, keep_choice, origin_of, origins_of, read_choice
 from api.console import counted
 from api.errors import NotAllowed
 from api.jobs import Job, JobHandle, JobQueue
@@ -96,6 +98,11 @@ class GeneratorSwitch:
         self.own_port = settings.port
         self.loading = False
         self.problem: str | None = None
+        self._keeping = threading.Lock()
+        self._kept = settings.chosen
+        if settings.database_url is not None:  # chosen there, even where the command line says what answers here
+            with suppress(InvalidInput):
+                self._kept = read_choice(settings.choice_place)
 
     @property
     def rag(self) -> RagSettings:
@@ -163,6 +170,25 @@ class GeneratorSwitch:
             lambda _: _being_loaded(),
             title=(choice.model or "") if choice is not None else "",
         )
+
+    def follow(self) -> None:
+        """Switches to what was chosen at another server of the database since the last time.
+
+        Raises:
+            CoalesceError: the database does not answer. What cannot be loaded is a `problem`: what answered goes on.
+        """
+        with self._keeping:
+            kept = read_choice(self._settings.choice_place)
+            before, self._kept = self._kept, kept
+        if kept == before:
+            return
+        try:
+            engine = self._engine_of(kept, lambda *_: None)
+        except CoalesceError as error:
+            self.problem = str(error)
+            return
+        self.choice, self.problem = kept, None
+        self._use(engine)
 
     def _check(self, choice: GeneratorChoice) -> None:
         if choice.generator == "extractive":
@@ -236,7 +262,9 @@ class GeneratorSwitch:
         if handle.cancelled():
             engine.generator.close()
             raise Cancelled("the switch was cancelled")
-        keep_choice(self._settings.choice_place, choice)
+        with self._keeping:
+            keep_choice(self._settings.choice_place, choice)
+            self._kept = choice
         self.choice, self.problem = choice, None
         self._use(engine)
         return f"{engine.generator.model_name} answers now"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Mapping
+
 import sqlalchemy as sa
 
 from indexes.database import JsonText, Schema
@@ -28,6 +31,16 @@ leases = sa.Table(
     sa.Column("seconds_left", sa.Float),
 )
 """Who does which unfinished job, and until when; see `api.shared_jobs`."""
+_asked = sa.Table(
+    "asked",
+    _TABLES,
+    sa.Column("number", sa.Integer, primary_key=True),
+    sa.Column("server", sa.Text, nullable=False),
+    sa.Column("client", sa.Text, nullable=False),
+    sa.Column("count", sa.Integer, nullable=False),
+    sa.Column("at", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.clock_timestamp()),
+)
+_OLD = _asked.c.at < sa.func.clock_timestamp() - sa.text("interval '2 minutes'")
 SERVERS = Schema("servers_1", _TABLES)
 
 
@@ -43,3 +56,29 @@ def set_state(database_url: str, key: str, value: str | None) -> None:
         connection.execute(sa.delete(_state).where(_state.c.key == key))
         if value is not None:
             connection.execute(sa.insert(_state), {"key": key, "value": value})
+
+
+class AskedElsewhere:
+    """How often clients asked the other servers of a database. Light to make."""
+
+    def __init__(self, database_url: str) -> None:
+        self._database = store_at(database_url, SERVERS)
+        self._server = uuid.uuid4().hex
+        self._read_to: int | None = None
+
+    def exchange(self, here: Mapping[str, int]) -> dict[str, int]:
+        """Tell how often each client asked here since the last time; hear how often elsewhere. Raises as a `Store`."""
+        if here:
+            rows = [{"server": self._server, "client": client, "count": count} for client, count in here.items()]
+            with self._database.writing() as connection:  # one after the other: numbers are seen in their order
+                connection.execute(sa.delete(_asked).where(_OLD))
+                connection.execute(sa.insert(_asked), rows)
+        heard: dict[str, int] = {}
+        with self._database.reading() as connection:
+            last = connection.scalar(sa.select(sa.func.coalesce(sa.func.max(_asked.c.number), 0)))
+            if self._read_to is not None:
+                new = (_asked.c.number > self._read_to, _asked.c.number <= last, _asked.c.server != self._server)
+                wanted = sa.select(_asked.c.client, sa.func.sum(_asked.c.count)).where(*new)
+                heard = {client: int(count) for client, count in connection.execute(wanted.group_by(_asked.c.client))}
+        self._read_to = last
+        return heard

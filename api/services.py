@@ -41,6 +41,7 @@ from rag.settings import LANGUAGE_MODELS, LOADED_GENERATORS
 from rag.types import Arm
 
 if TYPE_CHECKING:
+    from api.server_state import AskedElsewhere
     from evals.run import RunSpec
     from indexes.library import Library
     from indexes.settings import IndexSettings
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("coalesce.services")
 DAY_S = 24 * 3600.0
+HEAR_S = 2.0
+"""How often a server hears from the others of its database."""
 SAMPLE_MARKER = "sample-book-added"
 """A file of the home: the sample book was added once, so a missing one was removed on purpose."""
 READY_RETRY_S = 1.0
@@ -133,6 +136,14 @@ def _study(settings: CoalesceSettings, library: Callable[[], Library | None]) ->
     return Study(StudyStore(settings.study_place), lambda question: justify(question, library()), judge=judge)
 
 
+def _elsewhere(settings: CoalesceSettings) -> AskedElsewhere | None:
+    if settings.index.database_url is None:
+        return None
+    from api.server_state import AskedElsewhere
+
+    return AskedElsewhere(settings.index.database_url)
+
+
 class Services:
     """Everything of one server; REST and the page are two entry points to it.
 
@@ -168,6 +179,7 @@ class Services:
         self.adapters = AdapterTuning(settings, self.jobs, lambda: self.generators.running, lambda: self.engine, tune)
         self.reading = Reading(lambda: self.library)
         self.study = _study(settings, lambda: self.library)
+        self._elsewhere = _elsewhere(settings)
         self._load = load
         self._run = compare
         self._add_sample = add_sample
@@ -343,14 +355,22 @@ class Services:
         self.books.sweep()
 
     def _prepare_and_sweep(self) -> None:
-        """Prepares, then sweeps at once and each day."""
+        """Prepares, then sweeps at once and each day; over a database hears from the other servers meanwhile."""
         self._prepare()
+        sweep_at = 0.0
         while self.preparation.ready:
-            try:
-                self.sweep()
-            except Exception:  # the disk may be full today and free tomorrow
-                logger.exception("what is not kept any longer could not be removed")
-            if self._closing.wait(DAY_S):
+            if time.monotonic() >= sweep_at:
+                sweep_at = time.monotonic() + DAY_S
+                try:
+                    self.sweep()
+                except Exception:  # the disk may be full today and free tomorrow
+                    logger.exception("what is not kept any longer could not be removed")
+            if self._elsewhere is not None:
+                with suppress(CoalesceError):  # it may be back soon
+                    self.generators.follow()
+                    if self.settings.rate_limit_per_minute:
+                        self.answering.rate.share(self._elsewhere.exchange)
+            if self._closing.wait(DAY_S if self._elsewhere is None else HEAR_S):
                 return
 
     def _model_to_come(self) -> NotReady | None:

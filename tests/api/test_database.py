@@ -10,14 +10,19 @@ from pathlib import Path
 
 import pytest
 from api_fakes import FakeBuilder, Live, running
+from fakes import ScriptedGenerator
 from postgres import database_on, postgres_server, stopped
 from waiting import PATIENCE_S, wait_until
 
+from api.answering import RateLimit
 from api.chosen_generator import GeneratorChoice, keep_choice
+from api.errors import RateLimited
+from api.generator import GeneratorSwitch
 from api.health_checks import STORES
-from api.server_state import SERVERS
+from api.server_state import SERVERS, AskedElsewhere
 from api.settings import CoalesceSettings, load_settings
 from indexes.postgres import store_at
+from rag.engine import AnswerEngine
 
 BOOK = b"# Barriers\n\n## Use\n\nA barrier makes the threads of a block wait for each other.\n"
 
@@ -65,6 +70,53 @@ def test_the_chosen_generator_is_kept_there(tmp_path: Path, database_url: str) -
     assert in_database(tmp_path / "b", database_url).rag.generator.model == "m"
     keep_choice(in_database(tmp_path / "b", database_url).choice_place, None)
     assert in_database(tmp_path / "a", database_url).chosen is None
+
+
+def test_what_is_chosen_at_one_server_answers_at_the_other(
+    servers: tuple[Live, Live], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = servers
+
+    def load(switch: GeneratorSwitch, choice: GeneratorChoice | None, _tell: object) -> AnswerEngine:
+        live = next(each for each in servers if each.services.generators is switch)
+        said = FakeBuilder(ScriptedGenerator(["A warp is remote [1]." if choice else "A warp is usual [1]."]))
+        return said.engine(live.services.settings, live.shelf)
+
+    monkeypatch.setattr(GeneratorSwitch, "_engine_of", load)
+    monkeypatch.setattr("api.services.HEAR_S", 0.02)
+    for choice, said in (({"generator": "extractive"}, "remote"), ({"generator": "auto"}, "usual")):
+        job = one.client.put("/v1/generator", json=choice).json()
+        assert one.ended(job["job_id"])["state"] == "done"
+        wait_until(lambda said=said: said in other.post("/v1/ask", question="A warp?")["answer"], "the other follows")
+        assert other.get("/v1/generator")["chosen"] == one.get("/v1/generator")["chosen"] == (said == "remote")
+
+
+def test_a_client_is_limited_by_what_it_asks_of_every_server(database_url: str) -> None:
+    now = [0.0]
+    one, other = (RateLimit(60, clock=lambda: now[0]) for _ in range(2))
+    links = AskedElsewhere(database_url), AskedElsewhere(database_url)
+
+    def talk() -> None:
+        for limit, link in zip((one, other, one), (*links, links[0]), strict=True):
+            limit.share(link.exchange)
+
+    talk()
+    for _ in range(40):
+        one.take("someone")
+    talk()
+    for _ in range(20):
+        other.take("someone")
+    with pytest.raises(RateLimited) as refused:
+        other.take("someone")
+    assert refused.value.retry_after_s == pytest.approx(1)
+    other.take("another")
+    talk()
+    with pytest.raises(RateLimited):
+        one.take("someone")
+    now[0] += 2
+    one.take("someone")
+    with store_at(database_url, SERVERS).reading() as connection:
+        assert "someone" not in str(connection.exec_driver_sql("SELECT * FROM asked").all())
 
 
 @pytest.mark.parametrize(
