@@ -244,10 +244,12 @@ class Errand:
 
     Attributes:
         name: as `JobQueue.does` knows it; arguments: as JSON keeps them.
+        here: only this process can do it after all, since others do not have its files.
     """
 
     name: str
     arguments: dict[str, Any]
+    here: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -356,7 +358,7 @@ class JobQueue:
         if not isinstance(work, Errand):
             return Live(job, handle, work, undo)
         do, leave = self._errands[work.name]
-        return Live(job, handle, partial(do, **work.arguments), partial(leave, **work.arguments), errand=True)
+        return Live(job, handle, partial(do, **work.arguments), partial(leave, **work.arguments), not work.here)
 
     def _wait_turn(self, live: Live) -> None:
         with self._turns:

@@ -7,11 +7,10 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from api.jobs import Job, JobHandle, JobQueue
+from api.jobs import Errand, Job, JobHandle, JobQueue
 from api.settings import CoalesceSettings
 from evals.made_store import MadeQuestions, is_for_tuning
 from evals.questions import BankQuestion, QuestionFolder, chapter_titles, load_bank, read_upload
@@ -51,6 +50,7 @@ class BookQuestions:
         self.made = MadeQuestions(settings.made_questions_place)
         self.files = QuestionFolder(settings.questions_folder)
         self._jobs = jobs
+        jobs.does(MAKING, self._make)
         self._library = library
         self._engine = engine
         self._guides: dict[str, tuple[tuple[str, int], tuple[GuideChapter, ...]]] = {}
@@ -173,7 +173,7 @@ class BookQuestions:
         document = self._made_from(document_id)
         return self._jobs.submit_alone(
             MAKING,
-            partial(self._make, document_id, count, tuple(types)),
+            Errand(MAKING, {"document_id": document_id, "count": count, "types": list(types)}),
             lambda other: Conflict(
                 msg("questions are being made from '{}'", document.title),
                 hint=msg("see GET {}", f"/v1/jobs/{other.id}"),
@@ -182,7 +182,7 @@ class BookQuestions:
             title=document.title,
         )
 
-    def _make(self, document_id: str, count: int | None, types: Sequence[str], handle: JobHandle) -> str:
+    def _make(self, handle: JobHandle, document_id: str, count: int | None, types: Sequence[str]) -> str:
         from evals.made_questions import make_questions, why_few
         from evals.question_drafts import RULES
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,7 +21,7 @@ from api.answering import Answering
 from api.chosen_generator import GeneratorChoice
 from api.errors import NotReady
 from api.generator import AdapterTuning, GeneratorSwitch, Tune
-from api.jobs import Job, JobHandle, JobQueue
+from api.jobs import Errand, Job, JobHandle, JobQueue
 from api.metrics import Metrics
 from api.questions import BookQuestions
 from api.security import KeyGuesses, KeyRing
@@ -42,6 +42,7 @@ from rag.types import Arm
 
 if TYPE_CHECKING:
     from api.server_state import AskedElsewhere
+    from api.shared_files import SharedFiles
     from evals.run import RunSpec
     from indexes.library import Library
     from indexes.settings import IndexSettings
@@ -57,6 +58,7 @@ SAMPLE_MARKER = "sample-book-added"
 """A file of the home: the sample book was added once, so a missing one was removed on purpose."""
 READY_RETRY_S = 1.0
 FETCHES_AT_ONCE = 8
+REPORT_FILE = "report.json"
 REPORT = "report"
 """The kind of the job that runs a comparison."""
 
@@ -177,6 +179,7 @@ class Services:
             settings, self.jobs, lambda: self.library, lambda: self.engine, self.use_engine
         )
         self.adapters = AdapterTuning(settings, self.jobs, lambda: self.generators.running, lambda: self.engine, tune)
+        self.jobs.does(REPORT, self._compare)
         self.reading = Reading(lambda: self.library)
         self.study = _study(settings, lambda: self.library)
         self._elsewhere = _elsewhere(settings)
@@ -260,6 +263,19 @@ class Services:
         old, self._engine = self.engine, engine
         self.answering.when_unused(old, old.generator.close)
 
+    @cached_property
+    def _shared_reports(self) -> SharedFiles | None:
+        from api.shared_files import SharedFiles
+
+        url = self.settings.uploads_url
+        return None if url is None else SharedFiles(f"{url.rstrip('/')}/.reports")
+
+    def reports_folder(self) -> Path:
+        """The folder of comparisons, with those that were run elsewhere. Raises StorageUnavailable."""
+        if self._shared_reports is not None:
+            self._shared_reports.mirror(self.settings.reports_folder, REPORT_FILE)
+        return self.settings.reports_folder
+
     def run_comparison(self, document_id: str | None = None) -> Job:
         """Queues the quick comparison with what answers now; the job's last message is the id of the report.
 
@@ -274,14 +290,15 @@ class Services:
         if document_id is not None and not self.library.document(document_id).sample:
             self.questions.on([document_id])
             source = f"book:{document_id}"
+        compared = {"source": source, "arms": list(self.engine.arms)}
         return self.jobs.submit_alone(
             REPORT,
-            partial(self._compare, source, self.engine.arms),
+            Errand(REPORT, compared, here=not self.books.folder.shared),
             lambda _: Conflict("a comparison is running already", hint="Wait for its report, or cancel its job."),
             document_id=document_id if source.startswith("book:") else None,
         )
 
-    def _compare(self, source: str, arms: tuple[Arm, ...], handle: JobHandle) -> str:
+    def _compare(self, handle: JobHandle, source: str, arms: Sequence[Arm]) -> str:
         from evals.experiment import plan_run, run_experiment
 
         def tell(step: str, done: int, total: int) -> None:
@@ -293,13 +310,15 @@ class Services:
         spec = plan_run(
             source,
             rag.generator,
-            arms=arms if resolve_kind(rag.generator) in LANGUAGE_MODELS else None,
+            arms=tuple(arms) if resolve_kind(rag.generator) in LANGUAGE_MODELS else None,
             of_book=lambda book: self.questions.on([book]),
             quick=True,
             command=f"coalesce eval --quick --questions {source}",
         )
         folder = self.settings.reports_folder / f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}"
         (self._run or run_experiment)(spec, self.settings.index, rag, folder, tell)
+        if self._shared_reports is not None:
+            self._shared_reports.put(folder, folder.name, REPORT_FILE)
         return folder.name
 
     def fetch_book(self, url: str) -> Taken:
@@ -400,7 +419,8 @@ class Services:
             return
         preparation.seconds = time.perf_counter() - started
         preparation.ready = True
-        self.jobs.take_errands()
+        if self.settings.worker:
+            self.jobs.take_errands()
         self.books.renew_outdated()
         preparation.report("ready")
 

@@ -100,6 +100,11 @@ class CoalesceSettings(BaseSettings):
         description="Where uploaded books are kept for all servers of a database: `file:///FOLDER`, or an address that "
         "fsspec knows, such as `s3://BUCKET/FOLDER`; by default the home's folder `uploads`.",
     )
+    worker: bool = Field(
+        True,
+        description="Whether a server does the jobs of its database itself; without, it leaves them to "
+        "`coalesce worker`.",
+    )
     keep_conversations_days: int | None = Field(
         None,
         ge=1,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from urllib.parse import unquote
 
 from indexes.errors import CoalesceError, InvalidInput, StorageUnavailable, first_line
 from indexes.messages import msg
@@ -29,7 +31,10 @@ class SharedFiles:
 
         self._url = url
         try:
-            self._files, root = url_to_fs(url, use_listings_cache=False)  # others change what it lists
+            if url.startswith("file:"):  # fsspec takes its path as it stands
+                self._files, root = url_to_fs(unquote(url), auto_mkdir=True)
+            else:
+                self._files, root = url_to_fs(url, use_listings_cache=False)  # others change what it lists
         except ImportError as error:
             raise InvalidInput(
                 msg("the uploads at {} need a package that is not installed: {}", url, first_line(error)),
@@ -49,10 +54,11 @@ class SharedFiles:
             self._files.pipe_file(probe, b"")
             self._files.rm_file(probe)
 
-    def put(self, source: Path, name: str) -> None:
-        """Copies a file or a folder there."""
+    def put(self, source: Path, name: str, last: str = "") -> None:
+        """Copies a file or a folder there; the file called `last` comes last, and says that it is whole."""
         with self._errors():
-            for path in source.rglob("*") if source.is_dir() else (source,):
+            paths = source.rglob("*") if source.is_dir() else (source,)
+            for path in sorted(paths, key=lambda path: path.name == last):
                 if path.is_file():
                     self._files.put_file(str(path), "/".join((self._root, name, *path.relative_to(source).parts)))
 
@@ -65,6 +71,18 @@ class SharedFiles:
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 self._files.get_file(path, str(copy))
         return bool(found)
+
+    def mirror(self, folder: Path, last: str) -> None:
+        """Copies the folders that lie there whole into a folder, each under its name, unless it is there already."""
+        with self._errors():
+            parts = [path.partition(f"{self._root}/")[2].partition("/") for path in self._files.find(self._root)]
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in [name for name, _, rest in parts if rest == last and not (folder / name).exists()]:
+            with TemporaryDirectory(prefix=".part-", dir=folder) as part:
+                copy = Path(part, name)
+                self.get(name, copy)
+                with suppress(OSError):  # another has copied it meanwhile
+                    copy.rename(folder / name)
 
     def names(self) -> dict[str, tuple[str, datetime]]:
         """What lies under each name: its own name, and when it came."""

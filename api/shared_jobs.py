@@ -280,17 +280,12 @@ class SharedJobQueue(JobQueue):
             return self.get(job_id)
         return super().cancel(job_id)
 
-    def close(self, finish_s: float = 0.0) -> None:
-        """Gives back what is not done, so that others go on with it.
-
-        Args:
-            finish_s: how long what runs may go on before.
-        """
+    def finish(self, most_s: float) -> None:
+        """Takes no more, and waits until what runs has ended. `stop` and `close` give back what has not."""
         with self._turns:
-            self._closed = True
+            self._takes = False
             self._turns.notify_all()
-            self._turns.wait_for(lambda: not self._running, finish_s)
-        super().close()
+            self._turns.wait_for(lambda: not self._running, most_s)
 
     def _await_threads(self) -> None:
         super()._await_threads()
@@ -299,9 +294,9 @@ class SharedJobQueue(JobQueue):
             self._beats.join(STOP_TIMEOUT_S)
 
     def _add(self, job: Job, work: Work | Errand, undo: Callable[[], None], **alone: Any) -> Job:
-        errand = work if isinstance(work, Errand) else None
+        errand = work if isinstance(work, Errand) and not work.here else None
         kept = self._store.add(job, errand, **alone)
-        if kept is job and not isinstance(work, Errand):
+        if kept is job and errand is None:
             self._wait_turn(self._live_of(job, work, undo))
         elif kept is job:
             with self._turns:

@@ -19,7 +19,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -30,7 +30,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from api.console import counted
 from api.errors import describe, reply_for
 from api.fetch import fetch, fetch_pages, listed_pages
-from api.jobs import Job, JobHandle, JobQueue
+from api.jobs import Errand, Job, JobHandle, JobQueue
 from api.settings import CoalesceSettings
 from indexes.errors import Conflict, InvalidInput, NotFound, TooLarge, UnreadableBook, UnsupportedFormat
 from indexes.messages import msg
@@ -137,6 +137,8 @@ LEFT_S = 24 * 3600.0
 """How long a half upload may lie: another server of the home may be at it."""
 FETCHING = "fetching"
 """What a job says while it fetches the pages of a site."""
+UPLOAD, SITE, RENEW = "upload", "site", "renew"
+"""Errands."""
 STOP_S, STOP_STEP_S = 10.0, 0.05
 """How long removing a book waits for the job that adds it to stop; reading stops within a second."""
 
@@ -150,10 +152,15 @@ class Incoming:
 
 
 class UploadFolder:
-    """One folder per content, named by its digest, that holds the file under its own name. See `uploads_of`."""
+    """One folder per content, named by its digest, that holds the file under its own name. See `uploads_of`.
 
-    def __init__(self, folder: Path) -> None:
+    Attributes:
+        shared: whether every server of a database finds them.
+    """
+
+    def __init__(self, folder: Path, *, shared: bool = False) -> None:
         self._folder = folder
+        self.shared = shared
 
     def check(self) -> None:
         """Raises StorageUnavailable where files cannot be kept; a folder is proved with the home."""
@@ -263,7 +270,7 @@ class SharedUploads(UploadFolder):
     """
 
     def __init__(self, folder: Path, files: SharedFiles) -> None:
-        super().__init__(folder)
+        super().__init__(folder, shared=True)
         self._files = files
 
     def check(self) -> None:
@@ -310,7 +317,7 @@ def uploads_of(settings: CoalesceSettings) -> UploadFolder:
     """Where the settings say that uploads are kept. Raises InvalidInput for an address that cannot be used."""
     url, folder = settings.uploads_url, settings.uploads_folder
     if url is None or url.startswith("file:"):
-        return UploadFolder(folder)
+        return UploadFolder(folder, shared=url is not None)
     from api.shared_files import SharedFiles
 
     return SharedUploads(folder, SharedFiles(url))
@@ -405,6 +412,9 @@ class Books:
         self._jobs = jobs
         self.folder = folder
         self._lock = threading.Lock()
+        jobs.does(UPLOAD, self._add_upload, self._undo_upload)
+        jobs.does(SITE, self._add_site)
+        jobs.does(RENEW, self._renew)
 
     def upload(self, source: IO[bytes], name: str) -> Taken:
         """Stores a file and queues the job that adds it, unless its content is in the library or waiting.
@@ -452,14 +462,12 @@ class Books:
                 else:
                     self.folder.drop(incoming)
                 return Taken(document_id, waiting, new=False)
-            # Named only by its job, so that no file stands there without one, whenever the server is killed.
-            job = self._jobs.submit(
-                "add",
-                lambda handle: self._add(handle, self.folder.settle(incoming, name)),
-                document_id=document_id,
-                title=name,
-                undo=lambda: self._undo(incoming),
-            )
+            arguments: dict[str, Any] = {"sha256": incoming.sha256, "name": name}
+            if self._anywhere:
+                self.folder.settle(incoming, name)
+            else:  # named only by its job, so that no file stands there without one, whenever the server is killed
+                arguments["partial"] = str(incoming.path)
+            job = self._jobs.submit("add", self._errand(UPLOAD, arguments), document_id=document_id, title=name)
         return Taken(document_id, job, new=True)
 
     def fetch(self, url: str, most_bytes: int, *, private: bool = False) -> Taken:
@@ -476,28 +484,49 @@ class Books:
             if not pages:
                 return self.upload(page.content, page.name)
         document_id, site = document_id_of(url), urlsplit(page.url).hostname or FOLDER_NAME
-
-        def work(handle: JobHandle) -> str:
-            handle.progress(0, len(pages), FETCHING)
-            fetched = fetch_pages(
-                pages,
-                most_bytes,
-                private=private,
-                progress=lambda done: handle.progress(done, len(pages), FETCHING),
-                cancelled=handle.cancelled,
-            )
-            with ExitStack() as contents:
-                files = [(PurePosixPath(one.name), contents.enter_context(one.content)) for one in fetched]
-                return self._add_site(handle, self.folder.take_in_folder(files), site, document_id)
-
+        listed = {"pages": list(pages), "most_bytes": most_bytes, "private": private}
+        errand = self._errand(SITE, listed | {"site": site, "document_id": document_id})
         with self._lock:
             waiting = self._jobs.unfinished("add", document_id)
             if waiting is not None:
                 return Taken(document_id, waiting, new=False)
-            return Taken(document_id, self._jobs.submit("add", work, document_id=document_id, title=site), new=True)
+            return Taken(document_id, self._jobs.submit("add", errand, document_id=document_id, title=site), new=True)
 
-    def _add_site(self, handle: JobHandle, incoming: Incoming, site: str, document_id: str) -> str:
+    @property
+    def _anywhere(self) -> bool:
+        return self._jobs.shared and self.folder.shared
+
+    def _errand(self, name: str, arguments: dict[str, Any]) -> Errand:
+        return Errand(name, arguments, here=not self.folder.shared)
+
+    def _add_upload(self, handle: JobHandle, sha256: str, name: str, partial: str | None = None) -> str:
+        if partial is not None:
+            return self._add(handle, self.folder.settle(Incoming(Path(partial), sha256), name))
+        path = self.folder.find(sha256)
+        if path is None:
+            raise NotFound(msg("the uploaded file {} is gone", repr(name)), hint="Upload it again.")
+        return self._add(handle, path)
+
+    def _undo_upload(self, sha256: str, partial: str | None = None, **_: str) -> None:
+        if partial is not None:
+            self.folder.drop(Incoming(Path(partial), sha256))
+        self._forget_files(sha256)
+
+    def _add_site(
+        self, handle: JobHandle, pages: list[str], most_bytes: int, site: str, document_id: str, *, private: bool
+    ) -> str:
         """Adds the pages of a site, or updates its book; the files of an earlier content go."""
+        handle.progress(0, len(pages), FETCHING)
+        fetched = fetch_pages(
+            pages,
+            most_bytes,
+            private=private,
+            progress=lambda done: handle.progress(done, len(pages), FETCHING),
+            cancelled=handle.cancelled,
+        )
+        with ExitStack() as contents:
+            files = [(PurePosixPath(one.name), contents.enter_context(one.content)) for one in fetched]
+            incoming = self.folder.take_in_folder(files)
         before = self._library().document(document_id).sha256 if self._has(document_id) else None
         if before == incoming.sha256:
             self.folder.drop(incoming)
@@ -515,10 +544,6 @@ class Books:
             self._forget_files(before)
         return said
 
-    def _undo(self, incoming: Incoming) -> None:
-        self.folder.drop(incoming)
-        self._forget_files(incoming.sha256)
-
     def _forget_files(self, sha256: str) -> None:
         self.folder.forget(sha256, self._library().documents())
 
@@ -532,9 +557,8 @@ class Books:
 
     def renew_outdated(self) -> None:
         """Queues a job that reads again what an earlier version read; until then books are searched as they are."""
-        outdated = self._library().outdated(self.folder.file_of)
-        if outdated:
-            self._jobs.submit("renew", lambda handle: self._renew(handle, outdated))
+        if self._jobs.unfinished("renew") is None and self._library().outdated(self.folder.file_of):
+            self._jobs.submit("renew", self._errand(RENEW, {}))
 
     def remove(self, document_id: str) -> None:
         """Removes a book, and its file if it was uploaded; one that is being added is not added.
@@ -582,8 +606,9 @@ class Books:
         nodes = counted(result.document.nodes, "node")
         return f"{result.status}: {result.document.title}, {nodes} in {result.seconds:.1f} s"
 
-    def _renew(self, handle: JobHandle, outdated: Sequence[tuple[Document, Path | None]]) -> str:
+    def _renew(self, handle: JobHandle) -> str:
         library = self._library()
+        outdated = library.outdated(self.folder.file_of)
         for number, (document, path) in enumerate(outdated):
             handle.progress(number, len(outdated), f"reading {document.title} again")
             # Removed meanwhile, or its file is damaged or takes too much: it stays as it is.

@@ -1,4 +1,4 @@
-"""`coalesce serve`, `mcp`, `doctor`, `backup`, `restore`, `migrate` and `models`."""
+"""`coalesce serve`, `worker`, `mcp`, `doctor`, `backup`, `restore`, `migrate` and `models`."""
 
 from __future__ import annotations
 
@@ -27,14 +27,26 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address to bind to; others than loopback need a key.")] = None,
     port: Annotated[int | None, typer.Option(help="Port; 0 takes any free one.")] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Let other machines in without a key.")] = False,
+    no_worker: Annotated[bool, typer.Option("--no-worker", help="Leave jobs to `coalesce worker`.")] = False,
     *,
     writer: AnswerOptions,
 ) -> None:
     """Answer over REST, the OpenAI-compatible API and a web page."""
-    settings = settings_of(context, host=host, port=port, insecure=insecure or None, **writer.given)
+    given = {"insecure": insecure or None, "worker": False if no_worker else None}
+    settings = settings_of(context, host=host, port=port, **given, **writer.given)
     from api.server import run_server
 
     run_server(settings, Console())
+
+
+@commands.command(epilog="Example: COALESCE_DATABASE_URL=postgresql://… coalesce worker")
+@with_options
+def worker(context: typer.Context, *, writer: AnswerOptions) -> None:
+    """Do the jobs of the servers that share a database: adding books, making questions, comparisons."""
+    settings = settings_of(context, **writer.given)
+    from api.worker import run_worker
+
+    run_worker(settings.model_copy(update={"worker": True}), Console())
 
 
 @commands.command(epilog='Example, in an assistant\'s settings: {"command": "coalesce", "args": ["mcp"]}')

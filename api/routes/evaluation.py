@@ -32,7 +32,7 @@ def get_reports(
     """Comparisons that were run with `coalesce eval`, newest first."""
     from evals.report import list_reports
 
-    every = list_reports(services.settings.reports_folder)
+    every = list_reports(services.reports_folder())
     found, more = page_of(every, lambda report: str(report["id"]), limit, cursor)
     if language == "zh":
         found = [report | {"verdict": report_text_in_chinese(report["verdict"])} for report in found]
@@ -52,7 +52,7 @@ def get_report(report_id: str, services: ServicesDep, study: StudyDep) -> dict[s
     """One report, all its numbers."""
     from evals.report import read_report
 
-    return _without(read_report(services.settings.reports_folder, report_id), study.asked_now())
+    return _without(read_report(services.reports_folder(), report_id), study.asked_now())
 
 
 @router.get("/reports/{report_id}/page", response_class=Response, responses=error_responses(404, 503))
@@ -62,7 +62,7 @@ def get_report_page(
     """One report as a page."""
     from evals.report import read_report, render, report_page
 
-    folder = services.settings.reports_folder
+    folder = services.reports_folder()
     report = read_report(folder, report_id)
     shown = _without(report, study.asked_now())
     page = report_page(folder, report_id) if shown == report else render(shown, "report.html.j2")

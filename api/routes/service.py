@@ -27,8 +27,6 @@ from api.streaming import event_stream, sse
 router = APIRouter(tags=["service"])
 """Open to all, as far as `api.security` leaves them so."""
 api_router = APIRouter(prefix="/v1", tags=["service"])
-POLL_S = 0.1
-"""How often a watched job is read."""
 
 
 @router.get("/healthz")
@@ -145,7 +143,7 @@ async def _watched(job: Job, jobs: JobQueue) -> AsyncIterator[ServerSentEvent]:
         yield _event(job, "progress")
         seen = job
         while job == seen:
-            await asyncio.sleep(POLL_S)
+            await asyncio.sleep(jobs.watched_every_s)
             job = await asyncio.to_thread(jobs.get, job.id)
     yield _event(job, "done")
 
