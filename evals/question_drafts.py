@@ -18,7 +18,7 @@ from itertools import groupby
 from typing import Literal, TypeAlias
 
 from indexes.embedder import bundled_model_folder
-from indexes.sentences import SpanKind, split_spans
+from indexes.sentences import split_spans
 from indexes.types import StoredNode
 from indexes.words import STOP_WORDS, count_words, is_chinese, is_identifier, terms_of
 
@@ -107,16 +107,10 @@ _PAIRS = [
     pair.split("/")
     for pair in "more/less before/after always/never often/rarely higher/lower highest/lowest larger/smaller "
     "largest/smallest longer/shorter faster/slower fastest/slowest easier/harder better/worse increase/decrease "
-    "increases/decreases maximum/minimum most/least upper/lower early/late earlier/later".split()
+    "increases/decreases maximum/minimum most/least upper/lower early/late earlier/later greater/smaller "
+    "bigger/smaller reduce/increase reduces/increases".split()
 ]
-_OPPOSITES = {
-    "greater": "smaller",
-    "bigger": "smaller",
-    "reduce": "increase",
-    "reduces": "increases",
-    **{second: first for first, second in reversed(_PAIRS)},
-    **dict(_PAIRS),
-}
+_OPPOSITES = {second: first for first, second in reversed(_PAIRS)} | dict(_PAIRS)
 _OPPOSITE = re.compile(rf"\b(?:{'|'.join(_OPPOSITES)})\b")
 _NOT = r"(?:n['’]t| not)"
 _SAID = re.compile(
@@ -139,7 +133,6 @@ class Statement:
     node: StoredNode
     quote: str
     text: str
-    kind: SpanKind
     faults: int = 0
 
 
@@ -213,7 +206,7 @@ def points_elsewhere(question: str) -> bool:
 
 def _statements(nodes: Sequence[StoredNode]) -> Iterator[Statement]:
     found = [
-        Statement(node, node.text[span.start : span.end], _plain(node.text[span.start : span.end]), span.kind)
+        Statement(node, node.text[span.start : span.end], _plain(node.text[span.start : span.end]))
         for node in nodes
         if not is_chinese(node.text)
         for span in split_spans(node.text)
@@ -401,15 +394,9 @@ def _turned_verb(said: re.Match[str]) -> str:
     verb, after = said["verb"], said["next"]
     if not said["no"]:
         return f"{verb}not {after}" if verb == "can" else f"{verb} not {after}"
-    if verb not in ("do", "does"):
-        return f"{verb} {after}"
-    if verb == "do":
-        return after
-    return (
-        f"{after}es"
-        if after.endswith(("s", "x", "z", "ch", "sh", "o"))
-        else re.sub("(?<![aeiou])y$", "ie", after) + "s"
-    )
+    if verb == "does":
+        after = re.sub("(?<![aeiou])y$", "ie", after) + ("es" if re.search("(?:[sxzo]|ch|sh)$", after) else "s")
+    return after if verb in ("do", "does") else f"{verb} {after}"
 
 
 def _definitions(statement: Statement, terms: Mapping[str, str]) -> Iterator[Draft]:
