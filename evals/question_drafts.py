@@ -111,7 +111,7 @@ _PAIRS = [
     "bigger/smaller reduce/increase reduces/increases".split()
 ]
 _OPPOSITES = {second: first for first, second in reversed(_PAIRS)} | dict(_PAIRS)
-_OPPOSITE = re.compile(rf"\b(?:{'|'.join(_OPPOSITES)})\b")
+_OPPOSITE = re.compile(rf"(?<!not )\b(?:{'|'.join(_OPPOSITES)})\b")
 _NOT = r"(?:n['’]t| not)"
 _SAID = re.compile(
     r"(?P<before>[A-Z`][^,;:()]{2,80}?) (?P<verb>is|are|was|were|can|must|will|should"

@@ -263,6 +263,7 @@ def test_wrong_options_are_of_the_answers_kind_and_none_stands_in_its_sentence(e
         ("The daemon carries letters before noon.", "The daemon carries letters after noon."),
         ("The daemon can carry letters.", "The daemon cannot carry letters."),
         ("The daemon is not a porter.", "The daemon is a porter."),
+        ("The daemon is not always a porter.", "The daemon is always a porter."),
         ("The daemon doesn’t carry letters.", "The daemon carries letters."),
         ("Daemons have been porters.", "Daemons have not been porters."),
         ("All daemons are porters.", None),
