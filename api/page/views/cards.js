@@ -99,7 +99,7 @@ function Answer({ detail }) {
   const letter = right === undefined ? "" : `**${LETTERS[card.answer_index]}.** ${right === card.answer ? "" : `${right}\n\n`}`;
   const source = [title, card.chapter && t("filters.in_chapter", { n: card.chapter }), card.section].filter(Boolean).join(" · ");
   return html`<h3 class="small-heading">${t("mark.reference")}</h3><${Rich} text=${letter + card.answer} />
-    ${card.quotes.map((quote) => html`<blockquote class="card-quote"><${Rich} text=${quote} /></blockquote>`)}
+    ${card.quotes.filter((quote) => quote !== card.answer).map((quote) => html`<blockquote class="card-quote"><${Rich} text=${quote} /></blockquote>`)}
     <p class="soft">${source}${place && html` · <a href=${bookPath(place.document_id, { node: place.node_id, quote: place.quote })}>${t("cards.read")}</a>`}</p>`;
 }
 

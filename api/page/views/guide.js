@@ -23,7 +23,7 @@ export function Guide({ site, id, query }) {
       <div aria-live="polite">
         ${problem && html`<${Problem} error=${problem} />`}
         ${!chapters && !problem && html`<p class="soft">${t("guide.reading")}</p>`}
-        ${chapters && !chapters.length && html`<p>${t("guide.empty")}</p>`}
+        ${chapters && !chapters.length && html`<p>${t("guide.empty")} <a href=${bookPath(id)}>${t("cards.read")}</a></p>`}
         ${chapters?.map((chapter) => html`<${Chapter} key=${chapter.chapter} book=${book} chapter=${chapter} open=${chapter.chapter === opened} />`)}
       </div></section>`;
 }
