@@ -159,7 +159,7 @@ class MadeQuestions:
             return row.number, row.question
         raise NotFound(
             msg("no question made from a book has the id {}", repr(question_id)[:80]),
-            hint="list them with GET /v1/questions?document_id=ID",
+            hint="list them with `coalesce questions list BOOK` or GET /v1/questions?document_id=ID",
         )
 
 
