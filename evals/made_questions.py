@@ -243,30 +243,23 @@ class _Checker:
 
     def question(self, draft: Draft) -> BankQuestion | None:
         """The draft as a question; None where it is like an earlier one, or of no type that is wanted."""
-        quote, answer = draft.statement.quote, draft.answer.lower().removesuffix("s")
-        if draft.kind == "statement":
-            answer = quote
-        often = self._answers[answer] >= MOST_PER_ANSWER
-        open_too = "short" in self._types
-        if quote in self._quotes or often or (draft.kind == "statement" and not open_too):
+        quote, open_too, is_statement = draft.statement.quote, "short" in self._types, draft.kind == "statement"
+        answer = quote if is_statement else draft.answer.lower().removesuffix("s")
+        if quote in self._quotes or self._answers[answer] >= MOST_PER_ANSWER or (is_statement and not open_too):
             return None
-        rng = random.Random(f"{self._document_id}:{draft.question}")
-        wants_choice = "choice" in self._types and draft.options and (draft.kind != "name" or not open_too)
-        drawn = None
-        if draft.kind == "statement":
+        if is_statement:
             draft = self._true_or_false(draft)
-        elif wants_choice:
-            drawn = self._options.draw(draft.answer, self._wrong(draft), rng)
-        if drawn is None and not open_too:
-            return None
-        choices = drawn.texts if drawn is not None else ()
         checked = self._holds(draft)
         if draft.made_by != RULES and not checked:
             return None  # the rules' own follows
         if draft.question in self._asked or not self._seen.add(f"{draft.question} {draft.answer}"):
             return None
-        if drawn is not None:
-            self._options.keep(drawn)
+        choices: tuple[str, ...] = ()
+        if "choice" in self._types and draft.options and not is_statement and (draft.kind != "name" or not open_too):
+            rng = random.Random(f"{self._document_id}:{draft.question}")
+            choices = self._options.draw(draft.answer, self._wrong(draft), rng)
+        if not choices and not open_too:
+            return None
         self._asked.add(draft.question)
         self._quotes.add(quote)
         self._answers[answer] += 1
@@ -309,22 +302,6 @@ class _Checker:
         return kept
 
 
-@dataclass(frozen=True, slots=True)
-class DrawnOptions:
-    """Four options in a drawn order.
-
-    Attributes:
-        place: of the right one, from 0.
-        shorter: how many wrong ones are shorter than the right one.
-        nearer: how many are nearer to the middle of all four by meaning.
-    """
-
-    texts: tuple[str, ...]
-    place: int
-    shorter: int
-    nearer: int
-
-
 class OptionDrawer:
     """Draws three plausible wrong options for each answer of a book.
 
@@ -340,29 +317,35 @@ class OptionDrawer:
         self._used: Counter[str] = Counter()
         self._vectors: dict[str, Matrix] = {}
 
-    def draw(self, answer: str, wrong: Sequence[str], rng: random.Random) -> DrawnOptions | None:
-        """Of all threes of plausible wrong options the one that levels best; None where none keeps the level."""
+    def draw(self, answer: str, wrong: Sequence[str], rng: random.Random) -> tuple[str, ...]:
+        """The answer among three plausible wrong options, those that level best; empty where none keeps the level."""
         plausible = self.plausible(answer, wrong)
         vectors = self._vectors_of([answer, *plausible])
         place = min(range(NUM_CHOICES), key=lambda place: (self._places[place], rng.random()))
         most = min(self._shorter[rank] for rank in range(NUM_CHOICES)) + MOST_AHEAD
         ties: dict[tuple[int, int], float] = defaultdict(rng.random)
-        found: list[tuple[tuple[float, ...], DrawnOptions]] = []
+        found: list[tuple[tuple[float, ...], int, int, tuple[str, ...]]] = []
         for three in combinations(range(len(plausible)), NUM_CHOICES - 1):
             texts = [plausible[row] for row in three]
             sizes = [len(text) - len(answer) or rng.random() - 0.5 for text in texts]  # one as long is either
             four = vectors[[0, *(row + 1 for row in three)]]
             middle = four @ four.sum(axis=0)
             shorter = sum(size < 0 for size in sizes)
-            nearer = int((middle[1:] > middle[0]).sum())
+            nearer = int((middle[1:] > middle[0]).sum())  # to the middle of their meanings
             if self._shorter[shorter] <= most:
                 level = self._shorter[shorter] + self._nearer[nearer]
                 used = sum(self._used[text] for text in texts)
                 options = rng.sample(texts, len(texts))
                 options.insert(place, answer)
-                drawn = DrawnOptions(tuple(options), place, shorter, nearer)
-                found.append(((level, ties[shorter, nearer], used, rng.random()), drawn))
-        return min(found, key=lambda item: item[0])[1] if found else None
+                found.append(((level, ties[shorter, nearer], used, rng.random()), shorter, nearer, tuple(options)))
+        if not found:
+            return ()
+        _, shorter, nearer, drawn = min(found)
+        self._places[place] += 1
+        self._shorter[shorter] += 1
+        self._nearer[nearer] += 1
+        self._used.update(drawn)
+        return drawn
 
     def plausible(self, answer: str, wrong: Sequence[str]) -> list[str]:
         """The wrong answers nearest in meaning to the right one, that do not mean the same."""
@@ -378,13 +361,6 @@ class OptionDrawer:
         if new:
             self._vectors.update(zip(new, self._embed(new), strict=True))
         return np.stack([self._vectors[text] for text in texts])
-
-    def keep(self, drawn: DrawnOptions) -> None:
-        """Counts options that are asked."""
-        self._places[drawn.place] += 1
-        self._shorter[drawn.shorter] += 1
-        self._nearer[drawn.nearer] += 1
-        self._used.update(drawn.texts)
 
 
 def _holds(text: str, option: str) -> bool:
