@@ -50,13 +50,13 @@ class TimeLeft:
         self._last = 0
 
     def seconds_left(self, stage: str, done: int, total: int) -> float | None:
-        """Seconds until the stage ends; None while that cannot be estimated."""
+        """Seconds until the stage ends; None while that cannot be estimated: in its first hundredth."""
         now = self._clock()
         if stage != self._stage or done < self._last:
             self._stage, self._began_at_s, self._began_with = stage, now, done
         self._last = done
         steps = done - self._began_with
-        if steps < 1 or now - self._began_at_s < SOON_S:
+        if steps < max(1, total / 100) or now - self._began_at_s < SOON_S:
             return None
         return (now - self._began_at_s) / steps * max(total - done, 0)
 

@@ -164,6 +164,9 @@ def test_time_left_follows_the_speed_of_each_stage_and_is_not_told_too_early() -
         (9, "embedding", 100, 100, 0.0),
         (0, "embedding", 0, 5, None),  # the stage of the next book
         (3, "embedding", 1, 5, 12.0),
+        (0, "fetching", 0, 1000, None),
+        (9, "fetching", 9, 1000, None),  # less than a hundredth tells nothing
+        (1, "fetching", 10, 1000, 990.0),
     ):
         now += later_s
         assert left.seconds_left(stage, done, total) == expected

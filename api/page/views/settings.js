@@ -2,7 +2,7 @@
 import { Button, Field, Missing, Problem, Select, attempt } from "../controls.js";
 import { html, useFetched, useState } from "../html.js";
 import * as rest from "../rest.js";
-import { count, either, has, t } from "../texts.js";
+import { count, either, t } from "../texts.js";
 import { Rows, useJobs } from "./jobs.js";
 
 const QUANTIZATIONS = ["", "none", "int8", "nf4"]; // "" is as the server's settings say
@@ -57,14 +57,14 @@ function Choices({ found, use }) {
     ${models.map((model) => html`<${Local} key=${model.name} model=${model} found=${found} use=${use}
       adapters=${adapters.filter((one) => one.fits.includes(model.name)).map((one) => one.name)} />`)}
     ${available.filter((one) => one.writes_answers && !one.here).map((one) => html`<${Choice} key=${one.name} name=${one.name}
-      label=${t("settings.get_and_use")} detail=${[one.about, one.licence, size(one.download_bytes)].join(" · ")}
-      onUse=${() => use({ generator: "local", model: one.name })}><${Measured} name=${one.name} /><//>`)}
+      label=${t("settings.get_and_use")} detail=${[one.licence, size(one.download_bytes)].join(" · ")}
+      onUse=${() => use({ generator: "local", model: one.name })}><${Measured} ...${one} /><//>`)}
   </ul>
   ${!engines.length && html`<p class="soft">${t("settings.no_engine")}</p>`}`;
 }
 
-/** What a model that we measured is good for. */
-const Measured = ({ name }) => has(`settings.about.${name}`) && html`<span class="soft">${t(`settings.about.${name}`)}</span>`;
+/** What a model that we measured is good for; of another what the server says of it. */
+const Measured = ({ name, about }) => html`<span class="soft">${either(`settings.about.${name}`, about)}</span>`;
 
 /** A model of this machine, with how it is loaded behind 'More'. */
 function Local({ model, found, use, adapters }) {
