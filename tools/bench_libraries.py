@@ -1,6 +1,6 @@
 """Benchmarks of the library: adding a book, searching, and a very large library.
 
-    python -m tools.bench_libraries indexing|search|scale [--rounds N] [--nodes N]
+    python -m tools.bench_libraries indexing|search|scale [--rounds N] [--nodes N] [--database URL]
 
 Large libraries hold real texts and real vectors with a little noise: no approximate
 index works on random vectors, and no real corpus of a million nodes is at hand.
@@ -26,10 +26,11 @@ import psutil
 
 from evals.bench.timing import side_by_side
 from evals.questions import load_bank
-from indexes.catalog import BookIdentity, Catalog, CatalogEntry, open_catalog
+from indexes.catalog import CATALOG, BookIdentity, Catalog, CatalogEntry, open_catalog
 from indexes.chunking import Chunk, chunk_book
 from indexes.embedder import EncodeListener, Matrix, TextEncoder, bundled_model_folder, load_embedder
 from indexes.library import Library, open_library
+from indexes.postgres import PostgresDatabase
 from indexes.readers import read_book
 from indexes.sample import SAMPLE_PATH
 from indexes.settings import IndexSettings
@@ -169,11 +170,14 @@ def _llama_index_search(
     return search
 
 
-def bench_scale(nodes: int = 250_000, rounds: int = 200) -> dict[str, Any]:
+def bench_scale(nodes: int = 250_000, rounds: int = 200, database: str | None = None) -> dict[str, Any]:
     """Fills, opens, searches and adds to a library of `nodes` nodes: seconds, bytes, ms per query and recall@10.
 
     Nodes are written into the catalog as books of `BOOK_NODES` nodes without cutting or embedding: that costs the same
     per book at any size, and `bench_indexing` measures it. Everything after is the library as it is served.
+
+    Args:
+        database: the address of an empty PostgreSQL database, which is filled in place of a home.
     """
     with tempfile.TemporaryDirectory() as folder:
         embedder = load_embedder(IndexSettings(home=Path(folder)))
@@ -183,7 +187,7 @@ def bench_scale(nodes: int = 250_000, rounds: int = 200) -> dict[str, Any]:
         small_add_s = _add_seconds(small, Path(folder), questions[0])
         small.close()
 
-        settings = IndexSettings(home=Path(folder) / "large")
+        settings = IndexSettings(home=Path(folder) / "large", database_url=database)
         started = time.perf_counter()
         _fill(settings, noisy, chunks, nodes)
         fill_s = time.perf_counter() - started
@@ -206,7 +210,7 @@ def bench_scale(nodes: int = 250_000, rounds: int = 200) -> dict[str, Any]:
         recall = _recall(library, settings, embedder.encode_queries(questions), embedder.dimension)
         add_s = _add_seconds(library, Path(folder), questions[0])
         library.close()
-        files = {path.name: path.stat().st_size for path in settings.home.iterdir() if path.is_file()}
+        files = _sizes(settings)
     return {
         "bench": "scale",
         "nodes": nodes,
@@ -216,14 +220,25 @@ def bench_scale(nodes: int = 250_000, rounds: int = 200) -> dict[str, Any]:
         "open_s": round(open_s, 1),
         "opened_bytes": opened_bytes,
         "peak_bytes": peak_bytes,
-        "catalog_bytes": files.get("library.sqlite3", 0),
-        "index_bytes": files.get("vectors.faiss", 0),
+        "bytes": files,
         "ms": milliseconds,
         "recall_at_10": round(statistics.fmean(recall), 4),
         "lexical_agreement_at_10": round(statistics.fmean(agreement), 4),
         "recall_questions": len(recall),
         "add_a_book_ms": {str(SMALL_NODES): round(1000 * small_add_s, 1), str(nodes): round(1000 * add_s, 1)},
     }
+
+
+def _sizes(settings: IndexSettings) -> dict[str, int]:
+    """Bytes on disk, by file of the home, or of the database and its graph of vectors."""
+    if settings.database_url is None:
+        return {path.name: path.stat().st_size for path in settings.home.iterdir() if path.is_file()}
+    wanted = (
+        "SELECT 'database', pg_database_size(current_database()) UNION ALL "
+        "SELECT relname, pg_relation_size(oid) FROM pg_class WHERE relname LIKE 'vector_graph%%'"
+    )
+    with PostgresDatabase(settings.database_url, CATALOG).connected() as connection:
+        return {name: int(size) for name, size in connection.exec_driver_sql(wanted)}
 
 
 def _sample_chunks(embedder: TextEncoder) -> tuple[list[Chunk], NoisyEncoder]:
@@ -247,7 +262,7 @@ def _open(settings: IndexSettings, noisy: NoisyEncoder) -> tuple[Library, float]
 
 def _fill(settings: IndexSettings, noisy: NoisyEncoder, chunks: Sequence[Chunk], nodes: int) -> None:
     """Write books of `BOOK_NODES` nodes into the catalog."""
-    catalog = open_catalog(settings.catalog_path, create=True)
+    catalog = open_catalog(settings.catalog_path, create=True, database_url=settings.database_url)
     for first in range(0, nodes, BOOK_NODES):
         _put_book(catalog, noisy, chunks, range(first, min(first + BOOK_NODES, nodes)))
     catalog.close()
@@ -267,7 +282,7 @@ def _put_book(catalog: Catalog, noisy: NoisyEncoder, chunks: Sequence[Chunk], nu
     catalog.put([entry], noisy.fingerprint, new)
 
 
-def _percentile(values: list[float], share: float) -> float:
+def percentile(values: list[float], share: float) -> float:
     """The value below which `share` of the values lie, nearest rank."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
@@ -282,12 +297,12 @@ def _query_ms(way: Callable[[str], Any], asked: Sequence[str]) -> dict[str, floa
         started = time.perf_counter()
         way(question)
         seconds.append(time.perf_counter() - started)
-    return {"p50": round(1000 * _percentile(seconds, 0.5), 1), "p99": round(1000 * _percentile(seconds, 0.99), 1)}
+    return {"p50": round(1000 * percentile(seconds, 0.5), 1), "p99": round(1000 * percentile(seconds, 0.99), 1)}
 
 
 def _recall(library: Library, settings: IndexSettings, queries: np.ndarray, dimension: int) -> list[float]:
     """Per question, the share of the exact ten nearest nodes that the library found."""
-    catalog = open_catalog(settings.catalog_path, create=False)
+    catalog = open_catalog(settings.catalog_path, create=False, database_url=settings.database_url)
     best = [(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32)) for _ in queries]
     for span in catalog.ranges()[1].values():
         rowids, vectors = catalog.vectors_of(span, dimension)
@@ -303,7 +318,7 @@ def _recall(library: Library, settings: IndexSettings, queries: np.ndarray, dime
 
 def _lexical_agreement(settings: IndexSettings, questions: Sequence[str], nodes: int) -> list[float]:
     """Per question, the share of the first ten by words that stay the same when every row is scored."""
-    catalog = open_catalog(settings.catalog_path, create=False)
+    catalog = open_catalog(settings.catalog_path, create=False, database_url=settings.database_url)
     shares = []
     for question in questions:
         terms = query_terms(question)
@@ -393,6 +408,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("bench", choices=benches)
     parser.add_argument("--rounds", type=int, help="rounds or queries")
     parser.add_argument("--nodes", type=int, help="nodes of the library (search and scale)")
+    parser.add_argument("--database", help="an empty PostgreSQL database that holds the library (scale)")
     given = vars(parser.parse_args(arguments))
     bench = benches[given.pop("bench")]
     result = bench(**{name: value for name, value in given.items() if value is not None})

@@ -115,14 +115,14 @@ def bench_startup(rounds: int = 3) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         with _server(home) as (address, _):
-            _wait(f"{address}/readyz", time.perf_counter())  # the first start adds the sample book
+            wait_ready(f"{address}/readyz", time.perf_counter())  # the first start adds the sample book
         health, ready = [], []
         for _ in range(rounds):
             with _server(home) as (address, started):
-                health.append(_wait(f"{address}/healthz", started))
-                ready.append(_wait(f"{address}/readyz", started))
+                health.append(wait_ready(f"{address}/healthz", started))
+                ready.append(wait_ready(f"{address}/readyz", started))
         with _server(home) as (address, started):
-            _wait(f"{address}/readyz", started)
+            wait_ready(f"{address}/readyz", started)
             document = httpx.get(f"{address}/v1/documents").json()["documents"][0]
             begun = time.perf_counter()
             httpx.delete(f"{address}/v1/documents/{document['id']}").raise_for_status()
@@ -139,11 +139,16 @@ def bench_startup(rounds: int = 3) -> dict[str, Any]:
     }
 
 
-@contextmanager
-def _server(home: Path) -> Iterator[tuple[str, float]]:
+def free_port() -> int:
+    """A port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def _server(home: Path) -> Iterator[tuple[str, float]]:
+    port = free_port()
     started = time.perf_counter()
     process = subprocess.Popen(
         [sys.executable, "-m", "api.cli", "serve", "--port", str(port)],
@@ -158,16 +163,16 @@ def _server(home: Path) -> Iterator[tuple[str, float]]:
         process.wait(30)
 
 
-def _wait(address: str, started: float) -> float:
+def wait_ready(address: str, started: float, most_s: float = TIMEOUT_S) -> float:
     """Seconds from `started` until the address answers 200."""
-    while time.perf_counter() - started < TIMEOUT_S:
+    while time.perf_counter() - started < most_s:
         try:
             if httpx.get(address, timeout=5).status_code == 200:
                 return time.perf_counter() - started
         except httpx.HTTPError:
             pass
         time.sleep(0.02)
-    raise TimeoutError(f"{address} did not answer 200 within {TIMEOUT_S} s")
+    raise TimeoutError(f"{address} did not answer 200 within {most_s} s")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
