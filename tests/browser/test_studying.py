@@ -200,6 +200,7 @@ def test_a_teacher_accepts_changes_drops_and_chooses_questions_of_a_book(site: L
     second.get_by_label("The answer").fill("32")
     second.get_by_role("button", name="Keep the change").click()
     expect(second).to_contain_text("32")
+    third.get_by_label("For an exam").check()
     third.get_by_role("button", name="Drop").click()
     expect(third).to_have_count(0)
     second.get_by_role("button", name="Make a card").click()

@@ -5,32 +5,32 @@ import { html, useFetched, useState } from "../html.js";
 import { Rich } from "../markdown.js";
 import * as rest from "../rest.js";
 import { count, t } from "../texts.js";
-import { StudyHead } from "./study.js";
+import { QuestionFileButton, StudyHead, TakeAway } from "./study.js";
 
 export function Questions({ site, id }) {
   const book = site.documents.find((one) => one.id === id && !one.sample);
-  const [chosen, setChosen] = useState([]);
+  const [ticked, setTicked] = useState([]);
   const [found, problem, again] = useFetched(() => rest.questions(id), [id]);
+  const chosen = ticked.filter((one) => found?.some((question) => question.id === one)); // some may be dropped by now
   if (!book || site.session.learner || problem?.status === 404) return html`<${Missing} />`;
-  const start = () => attempt(async () => navigation.go(`study/exam/${(await rest.startExam({ document_ids: [id], question_ids: chosen })).id}`));
-  const add = (event) => attempt(async () => {
-    const [file] = event.target.files;
-    event.target.value = "";
-    if (!file) return;
+  const start = () => attempt(async () => {
+    const exam = await rest.startExam({ document_ids: [id], question_ids: chosen });
+    navigation.go(`study/exam/${exam.id}`);
+  });
+  const add = (file) => attempt(async () => {
     toast(count("exam.questions", (await rest.addQuestions(id, file)).questions));
     again();
   });
-  const choose = (question) => (on) => setChosen(on ? [...chosen, question.id] : chosen.filter((one) => one !== question.id));
+  const choose = (question) => (on) => setTicked(on ? [...chosen, question.id] : chosen.filter((one) => one !== question.id));
   return html`<${StudyHead} site=${site} current="questions" />
     <section class="card"><h2>${t("questions.title", { title: book.title })}</h2><p class="soft">${t("questions.about")}</p>
-      <div class="row">
-        <label class="button"><span>${t("exam.add_file")}</span><input class="sr-only" type="file" accept=".jsonl,.csv" onChange=${add} /></label>
-        ${["jsonl", "csv"].map((ending) => html`<a href=${rest.exportQuestionsPath(ending, { document_id: id })} download>${ending.toUpperCase()}</a>`)}</div>
+      <div class="row"><${QuestionFileButton} onFile=${add} /><${TakeAway} source=${{ document_id: id }} /></div>
       ${problem && html`<${Problem} error=${problem} />`}
     </section>
     ${chosen.length > 0 && html`<div class="row question-actions">
       <${Button} kind="primary" onClick=${start}>${count("questions.start", chosen.length)}<//></div>`}
-    ${found && !found.length && html`<${Empty} title=${t("exam.none_made")} text=${t("questions.none_text")}><a class="button" href=${`${BASE}library`}>${t("nav.library")}</a><//>`}
+    ${found && !found.length && html`<${Empty} title=${t("exam.none_made")} text=${t("questions.none_text")}>
+      <a class="button" href=${`${BASE}library`}>${t("nav.library")}</a><//>`}
     ${found?.map((question) => html`<${Question} key=${question.id} question=${question}
       chosen=${chosen.includes(question.id)} onChoose=${choose(question)} onChange=${again} />`)}`;
 }

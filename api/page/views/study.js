@@ -12,14 +12,9 @@ const NARROW = 800; // there the chapters are folded away
 const USUAL_COUNT = "10";
 const DEFAULT_LEARNER = "default";
 const FILE_ENDINGS = ["jsonl", "csv"];
-const FILE_EXAMPLES = [
-  '{"question": "How many threads are in a warp?", "answer": "32.", "key_facts": ["32"]}\n'
-  + '{"question": "What do the threads of a block share?", "type": "choice", "answer": "Shared memory", '
-  + '"answer_index": 1, "choices": ["Registers", "Shared memory", "Local memory", "A program counter"]}',
-  "question,option_a,option_b,option_c,option_d,right,answer,key_facts\n"
-  + "How many threads are in a warp?,,,,,,32.,32\n"
-  + "What do the threads of a block share?,Registers,Shared memory,Local memory,A program counter,B,Shared memory,",
-];
+const FILE_EXAMPLE = `question,option_a,option_b,option_c,option_d,right,answer,key_facts
+How many threads are in a warp?,,,,,,32.,32
+What do the threads of a block share?,Registers,Shared memory,Local memory,A program counter,B,Shared memory,`;
 
 /** Heading, learner and the parts of the study view; what `changes` makes the due cards be counted again. */
 export function StudyHead({ site, current, changes = null }) {
@@ -114,8 +109,7 @@ function Plan({ site, source, chapter, onFile }) {
       ${offered.chapters.length > 1 && html`<${Check} label=${t("exam.weigh")} checked=${Boolean(weights)} onChange=${(on) => setWeights(on ? {} : null)} />
         <p class="soft">${t("exam.weigh_note")}</p>`}
       <${QuestionFile} onFile=${onFile} />
-      ${mayChange && html`<div class="row soft"><span>${t("exam.take_away")}</span>${FILE_ENDINGS.map((ending) => html`
-        <a href=${rest.exportQuestionsPath(ending, source)} download>${ending.toUpperCase()}</a>`)}</div>`}
+      ${mayChange && html`<div class="row soft"><span>${t("exam.take_away")}</span><${TakeAway} source=${source} /></div>`}
     </details>
   </form>`;
 }
@@ -140,19 +134,31 @@ function ClassForm({ site, plan }) {
     <div class="row"><${Button} kind="primary" onClick=${give}>${t("class.make")}<//></div></details>`;
 }
 
+/** A button that takes a file of questions. */
+export function QuestionFileButton({ onFile }) {
+  const chosen = ({ target }) => {
+    const [file] = target.files;
+    target.value = "";
+    if (file) onFile(file);
+  };
+  return html`<label class="button"><span>${t("exam.add_file")}</span>
+    <input class="sr-only" type="file" accept=${FILE_ENDINGS.map((one) => `.${one}`).join(",")} onChange=${chosen} /></label>`;
+}
+
+/** Links to the questions of a source as files. */
+export const TakeAway = ({ source }) => FILE_ENDINGS.map((ending) => html`
+  <a href=${rest.exportQuestionsPath(ending, source)} download>${ending.toUpperCase()}</a>`);
+
 function QuestionFile({ onFile }) {
   const [problem, setProblem] = useState(null);
-  const add = async (event) => {
-    const [file] = event.target.files;
-    event.target.value = "";
+  const add = (file) => {
     setProblem(null);
-    if (file) await rest.addQuestionFile(file).then((kept) => onFile(kept.name), setProblem);
+    rest.addQuestionFile(file).then((kept) => onFile(kept.name), setProblem);
   };
-  return html`<div class="row"><label class="button"><span>${t("exam.add_file")}</span>
-      <input class="sr-only" type="file" accept=${FILE_ENDINGS.map((one) => `.${one}`).join(",")} onChange=${add} /></label></div>
+  return html`<div class="row"><${QuestionFileButton} onFile=${add} /></div>
     ${problem && html`<${Problem} error=${problem} />`}
     <p class="soft">${t("exam.file_form_text")}</p>
-    ${FILE_EXAMPLES.map((example) => html`<pre class="command" tabindex="0"><code>${example}</code></pre>`)}`;
+    <pre class="command" tabindex="0"><code>${FILE_EXAMPLE}</code></pre>`;
 }
 
 /** A book without questions yet, with the button that makes them. */
