@@ -41,6 +41,7 @@ from rag.types import (
 )
 
 if TYPE_CHECKING:
+    from api.server_state import AnswersApart
     from rag.conversations import Vote
     from rag.engine import AnswerEngine
     from rag.explanation import Explanation
@@ -340,6 +341,7 @@ class Answering:
         settings: answers at once, answers waiting, questions per minute.
         metrics: counts answers and failures.
         to_come: what to say of an arm that cannot run yet, while a language model is being loaded.
+        apart: keeps answers that no conversation does for the other servers of a database.
     """
 
     def __init__(
@@ -348,7 +350,9 @@ class Answering:
         settings: CoalesceSettings,
         metrics: Metrics,
         to_come: Callable[[], NotReady | None] = lambda: None,
+        apart: AnswersApart | None = None,
     ) -> None:
+        self._apart = apart
         self._engine = engine
         self._metrics = metrics
         self._to_come = to_come
@@ -440,7 +444,13 @@ class Answering:
         with suppress(NotFound):
             if done := self.find(answer_id, owner).done:
                 return done
-        return self._engine().conversations.of(owner).answer(answer_id)
+        try:
+            return self._engine().conversations.of(owner).answer(answer_id)
+        except NotFound:
+            found = self._apart.get(answer_id, owner) if self._apart is not None else None
+            if found is None:
+                raise
+            return found
 
     def vote(self, answer_ids: Sequence[str], preferred: str | None, owner: str | None, *, blind: bool = True) -> Vote:
         """Keeps a vote between answers of one question; `preferred` is None when none is better.
@@ -587,7 +597,7 @@ class Answering:
 
         run = AnswerRun(
             question,
-            lambda cancelled: self._counted(engine.stream(question, cancelled, keep=keep)),
+            lambda cancelled: self._counted(engine.stream(question, cancelled, keep=keep), question.owner, keep=keep),
             self._threads_for(engine),
             ended,
             grace_s,
@@ -607,12 +617,15 @@ class Answering:
                 raise waiting from error
             raise
 
-    def _counted(self, events: Iterator[Event]) -> Iterator[Event]:
+    def _counted(self, events: Iterator[Event], owner: str | None, *, keep: bool) -> Iterator[Event]:
         try:
             with self._or_not_ready():
                 for event in events:
                     if isinstance(event, AnswerDone):
                         self._metrics.count_answer(event.answer)
+                        if self._apart is not None and not keep:
+                            with suppress(CoalesceError):  # it is there for votes at other servers
+                                self._apart.keep(event.answer, owner)
                     yield event
         except Exception as error:
             self._metrics.count_failure(describe(error).type)

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 import sqlalchemy as sa
 
 from indexes.database import JsonText, Schema
-from indexes.postgres import store_at
+from indexes.postgres import PostgresDatabase, store_at
+from rag.conversations import answer_from_json, answer_to_json
+from rag.types import Answer
 
 _TABLES = sa.MetaData()
 _state = sa.Table(
@@ -40,6 +42,15 @@ _asked = sa.Table(
     sa.Column("count", sa.Integer, nullable=False),
     sa.Column("at", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.clock_timestamp()),
 )
+_apart = sa.Table(
+    "answers_apart",
+    _TABLES,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("owner", sa.Text),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Column("at", sa.DateTime(timezone=True), nullable=False, index=True, server_default=sa.func.clock_timestamp()),
+)
+_DAY_OLD = _apart.c.at < sa.func.clock_timestamp() - sa.text("interval '1 day'")
 _OLD = _asked.c.at < sa.func.clock_timestamp() - sa.text("interval '2 minutes'")
 SERVERS = Schema("servers_1", _TABLES)
 
@@ -82,3 +93,25 @@ class AskedElsewhere:
                 heard = {client: int(count) for client, count in connection.execute(wanted.group_by(_asked.c.client))}
         self._read_to = last
         return heard
+
+
+class AnswersApart:
+    """Answers that no conversation keeps, for a day: any server of the database takes votes on them. Light to make."""
+
+    def __init__(self, database_url: str) -> None:
+        self._database = PostgresDatabase(database_url, SERVERS)
+
+    def keep(self, answer: Answer, owner: str | None) -> None:
+        """Keep an answer. Raises as a `Store`."""
+        self._database.open()
+        row = {"id": answer.id, "owner": owner, "body": answer_to_json(answer)}
+        with self._database.connected() as connection:  # one row at a time: nobody waits for the store's turn
+            connection.execute(sa.delete(_apart).where(_DAY_OLD))
+            connection.execute(sa.insert(_apart), row)
+
+    def get(self, answer_id: str, owner: str | None) -> Answer | None:
+        """An answer of an owner, or of anyone's where None asks; None where there is none. Raises as a `Store`."""
+        its = (_apart.c.id == answer_id, *(() if owner is None else (_apart.c.owner == owner,)))
+        with self._database.reading() as connection:
+            body = connection.scalar(sa.select(_apart.c.body).where(*its))
+        return None if body is None else answer_from_json(body)

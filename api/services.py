@@ -41,7 +41,7 @@ from rag.settings import LANGUAGE_MODELS, LOADED_GENERATORS
 from rag.types import Arm
 
 if TYPE_CHECKING:
-    from api.server_state import AskedElsewhere
+    from api.server_state import AnswersApart, AskedElsewhere
     from api.shared_files import SharedFiles
     from evals.run import RunSpec
     from indexes.library import Library
@@ -138,12 +138,14 @@ def _study(settings: CoalesceSettings, library: Callable[[], Library | None]) ->
     return Study(StudyStore(settings.study_place), lambda question: justify(question, library()), judge=judge)
 
 
-def _elsewhere(settings: CoalesceSettings) -> AskedElsewhere | None:
-    if settings.index.database_url is None:
-        return None
-    from api.server_state import AskedElsewhere
+def _elsewhere(settings: CoalesceSettings) -> tuple[AskedElsewhere, AnswersApart] | tuple[None, None]:
+    """What links a server with the others of its database; nothing without one."""
+    url = settings.index.database_url
+    if url is None:
+        return None, None
+    from api.server_state import AnswersApart, AskedElsewhere
 
-    return AskedElsewhere(settings.index.database_url)
+    return AskedElsewhere(url), AnswersApart(url)
 
 
 class Services:
@@ -172,7 +174,10 @@ class Services:
         self.metrics = Metrics()
         self.guesses = KeyGuesses(KeyRing(settings))
         self.jobs = job_queue(settings)
-        self.answering = Answering(lambda: self.engine, settings, self.metrics, self._model_to_come)
+        apart: AnswersApart | None
+        self._elsewhere: AskedElsewhere | None
+        self._elsewhere, apart = _elsewhere(settings)
+        self.answering = Answering(lambda: self.engine, settings, self.metrics, self._model_to_come, apart)
         self.questions = BookQuestions(settings, self.jobs, lambda: self.library, lambda: self.engine)
         self.books = Books(uploads_of(settings), lambda: self.library, self.jobs, self.questions.made.forget)
         self.generators = GeneratorSwitch(
@@ -182,7 +187,6 @@ class Services:
         self.jobs.does(REPORT, self._compare)
         self.reading = Reading(lambda: self.library)
         self.study = _study(settings, lambda: self.library)
-        self._elsewhere = _elsewhere(settings)
         self._load = load
         self._run = compare
         self._add_sample = add_sample

@@ -58,6 +58,9 @@ def test_what_one_server_keeps_every_server_has_and_no_file_of_a_home(servers: t
     assert other.status("DELETE", f"/v1/documents/{taken['document_id']}") == 204
     assert one.status("GET", f"/v1/documents/{taken['document_id']}") == 404
     assert one.post("/v1/search", query="barrier")["passages"][0]["document_id"] != taken["document_id"]
+    compared = one.post("/v1/compare", question="What is a warp?", variants=[{"top_k": 2}, {"top_k": 3}])
+    voted = [answer["id"] for answer in compared["answers"]]
+    assert other.status("POST", "/v1/votes", {"answer_ids": voted, "preferred": voted[0]}) < 300
     exam = one.post("/v1/exams", count=2)
     assert other.get(f"/v1/exams/{exam['id']}")["questions"] == exam["questions"]
     homes = [path.name for each in servers for path in each.services.settings.home.rglob("*")]
