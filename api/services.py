@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("coalesce.services")
 DAY_S = 24 * 3600.0
+CLOSE_S = 2.0
+"""How long closing waits for what is heard from other servers."""
 HEAR_S = 2.0
 """How often a server hears from the others of its database."""
 SAMPLE_MARKER = "sample-book-added"
@@ -354,6 +356,8 @@ class Services:
     def close(self) -> None:
         """Stops answers and jobs and frees the models."""
         self._closing.set()
+        if self._elsewhere is not None and self.preparation.ready and self._thread.is_alive():
+            self._thread.join(CLOSE_S)  # it may be at the database, which is closed here
         self.answering.close()
         self.jobs.close()
         self.study.close()

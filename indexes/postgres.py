@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from filelock import Timeout
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from indexes.database import (
     IDLE_CONNECTIONS,
@@ -214,6 +215,23 @@ def store_at(place: Path | str, schema: Schema) -> Store:
     return Database(place, schema) if isinstance(place, Path) else PostgresDatabase(place, schema)
 
 
+class _Pool(sa.QueuePool):
+    """Closes connections that come back after `dispose`, which would stay open until they are collected."""
+
+    _disposed = False
+
+    def dispose(self) -> None:
+        """As `QueuePool.dispose`."""
+        self._disposed = True
+        super().dispose()
+
+    def _do_return_conn(self, record: ConnectionPoolEntry) -> None:
+        if self._disposed:
+            record.close()
+        else:
+            super()._do_return_conn(record)
+
+
 @cache
 def _engine(url: str) -> sa.Engine:
     """All stores of a database share its connections."""
@@ -224,6 +242,7 @@ def _engine(url: str) -> sa.Engine:
         return sa.create_engine(
             parsed.set(drivername="postgresql+psycopg"),
             connect_args={"connect_timeout": CONNECT_TIMEOUT_S, **_KEEPALIVE},
+            poolclass=_Pool,
             pool_size=IDLE_CONNECTIONS,
             max_overflow=IDLE_CONNECTIONS,
             hide_parameters=True,  # errors are printed
