@@ -55,7 +55,7 @@ def test_questions_are_made_listed_edited_dropped_imported_and_asked_one_by_one(
     book, table = tmp_path / "post.md", tmp_path / "mine.csv"
     book.write_text(
         "# Post\n\nA daemon is a patient porter that carries letters between clients. Every daemon carries 32 letters "
-        "of equal weight. The Daily Letter Office (DLO) counts what the daemon carries before noon.\n",
+        "of equal weight. The Daily Letter Office (DLO) counts what the daemon carries at noon.\n",
         "utf-8",
     )
     table.write_text("question,answer\nWho reads letters?,=Nobody.\n", "utf-8")
