@@ -1,7 +1,7 @@
 // The page: which view an address shows, the head, the wait for the server, the theme and the language.
 import { BASE, navigation } from "./address.js";
 import { Button, Dialog, Field, Icon, Missing, Problem, Progress, Select, toast } from "./controls.js";
-import { Fragment, html, render, useEffect, useRef, useState } from "./html.js";
+import { html, render, useEffect, useRef, useState } from "./html.js";
 import * as rest from "./rest.js";
 import { either, load, said, t } from "./texts.js";
 import { Ask } from "./views/ask.js";
@@ -102,14 +102,12 @@ function App() {
   const { view, View, values } = place;
   const book = site?.documents.find((one) => one.id === values.id);
   document.title = `${book ? book.title : t(view ? `nav.${view}` : "missing.title")} · Coalesce`;
-  return html`<${Fragment}>
-    <a class="skip" href="#main">${t("skip")}</a>
+  return html`<a class="skip" href="#main">${t("skip")}</a>
     <${Head} view=${view} site=${site} speak=${speak} paint=${paint} />
     <main class=${`view ${view}`} id="main" tabindex="-1">
       ${waiting ? html`<${Waiting} on=${waiting} />` : site && (view ? html`<${View} site=${site} ...${values} />` : html`<${Missing} />`)}
     </main>
-    ${locked && html`<${Login} onDone=${signedIn} />`}
-  <//>`;
+    ${locked && html`<${Login} onDone=${signedIn} />`}`;
 }
 
 function here() {

@@ -1,5 +1,5 @@
 // Preact, with templates in place of JSX.
-import { h, Fragment, render } from "preact";
+import { h, render } from "preact";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/hooks.js";
 import htm from "./vendor/htm.js";
 
@@ -21,4 +21,4 @@ export function useFetched(ask, deps) {
   return [found, problem, () => setTimes((n) => n + 1)];
 }
 
-export { h, Fragment, render, useEffect, useLayoutEffect, useMemo, useRef, useState };
+export { h, render, useEffect, useLayoutEffect, useMemo, useRef, useState };

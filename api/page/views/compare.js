@@ -1,7 +1,7 @@
 // One question answered in several ways side by side, and a vote that does not know which is which.
 import { BASE, navigation } from "../address.js";
 import { Button, Check, Field, LETTERS, Select, attempt, toast } from "../controls.js";
-import { Fragment, html, useEffect, useFetched, useRef, useState } from "../html.js";
+import { html, useEffect, useFetched, useRef, useState } from "../html.js";
 import { Rich } from "../markdown.js";
 import * as rest from "../rest.js";
 import { either, number, questionText, t } from "../texts.js";
@@ -154,7 +154,7 @@ export function Compare({ site, query }) {
 
   const kinds = ["arms", arms.includes("base") && "answers", "search", "passages", site.documents.length > 1 && "books", !owner && "choice"].filter(Boolean);
   const chosen = kind === "choice";
-  return html`<${Fragment}><${CompareHead} current="compare" />
+  return html`<${CompareHead} current="compare" />
     <p class="lead">${t("compare.lead")}</p>
     ${arms.length < 2 && html`<section class="card"><p>${t("compare.one_arm")}
       ${!owner && html` <a href=${`${BASE}settings`}>${t("compare.other_model")}</a>`}</p></section>`}
@@ -183,8 +183,7 @@ export function Compare({ site, query }) {
     </section>
     <${Tally} site=${site} votes=${votes} mayTake=${!owner} />
     ${!owner && html`<${Tune} site=${site} onReady=${() => setKind("arms")} />`}
-    ${source && html`<${Source} ...${source} site=${site} onClose=${closeSource} />`}
-  <//>`;
+    ${source && html`<${Source} ...${source} site=${site} onClose=${closeSource} />`}`;
 }
 
 function shuffle(items) {

@@ -67,10 +67,7 @@ export function useJobs({ onEnd = () => {}, kinds = null, failures = true } = {}
 /** Whether what a job says when it is done is worth reading: how many questions were made, what was learnt. */
 const tells = (job) => job.state === "done" && (job.kind === "questions" || job.kind === "adapter");
 
-function jobName(job) {
-  const kind = either(`library.job.${job.kind}`, job.kind);
-  return job.title ? `${kind}: ${job.title}` : kind;
-}
+const jobName = ({ kind, title }) => [either(`library.job.${kind}`, kind), title].filter(Boolean).join(": ");
 
 function stateOf({ job, stopping }) {
   if (job.error) return said(job.error);
@@ -84,15 +81,16 @@ function stateOf({ job, stopping }) {
 /** Seconds as minutes and seconds. */
 const clock = (seconds) => `${Math.floor(seconds / 60)}:${String(Math.round(seconds) % 60).padStart(2, "0")}`;
 
-export const Rows = ({ rows, mayStop = true }) => html`<div class="uploads">
+export const Rows = ({ rows, mayStop = true }) => html`<div class="uploads" aria-live="polite">
   ${rows.map((row) => html`<${Row} key=${row.job.id} row=${row} mayStop=${mayStop} />`)}</div>`;
 
-export function Row({ row, mayStop }) {
+function Row({ row, mayStop }) {
   const { job, stop, dismiss } = row;
   const ended = FINAL.has(job.state);
   return html`<div class=${job.state === "failed" ? "upload failed" : "upload"} role="status">
     <span class="upload-name">${jobName(job)}</span><span class="upload-state">${stateOf(row)}</span>
     ${!ended && html`<${Progress} label=${jobName(job)} done=${job.done} most=${job.total} />`}
-    ${ended ? html`<${Button} kind="quiet" onClick=${dismiss}>${t("upload.dismiss")}<//>` : mayStop && html`<${Button} kind="quiet" onClick=${stop}>${t("cancel")}<//>`}
+    ${ended ? html`<${Button} kind="quiet" onClick=${dismiss}>${t("upload.dismiss")}<//>`
+      : mayStop && stop && html`<${Button} kind="quiet" onClick=${stop}>${t("cancel")}<//>`}
   </div>`;
 }

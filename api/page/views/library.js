@@ -1,10 +1,10 @@
 // The books: adding some with their progress, what reading them lost, removing one.
 import { BASE, bookPath } from "../address.js";
-import { Button, Empty, Field, Problem, attempt, confirm, drafts, toast } from "../controls.js";
+import { Button, Empty, Field, attempt, confirm, drafts, toast } from "../controls.js";
 import { html, useFetched, useState } from "../html.js";
 import * as rest from "../rest.js";
 import { chapterName, count, either, t } from "../texts.js";
-import { Row, useJobs } from "./jobs.js";
+import { Rows, useJobs } from "./jobs.js";
 
 const LISTS = /(^|\/)(_toc|_quarto|_bookdown|mkdocs|toc)\.yml$/;
 const MOST_LISTED = 60;
@@ -18,19 +18,22 @@ export function Library({ site }) {
 
   /** Sends the parts of one book, with a row of its own until a job has taken it; gives whether it has come. */
   const send = async (title, parts) => {
+    const id = Symbol(title);
     const control = new AbortController();
-    const row = { id: Symbol(title), title, sent: 0, stop: () => control.abort() };
-    const change = (more) => setUploads((all) => all.map((one) => (one.id === row.id ? { ...one, ...more } : one)));
-    const drop = () => setUploads((all) => all.filter((one) => one.id !== row.id));
-    setUploads((all) => [...all, row]);
+    const stop = () => control.abort(); // until all is sent: then it is the job that can be stopped
+    const dismiss = () => setUploads((all) => all.filter((one) => one.job.id !== id));
+    const change = (more, row = {}) => setUploads((all) => all.map((one) => (
+      one.job.id === id ? { ...one, ...row, job: { ...one.job, ...more } } : one)));
+    const job = { id, title, state: "running", message: "sending", done: 0, total: 1, seconds_left: null };
+    setUploads((all) => [...all, { job, stop, dismiss }]);
     try {
-      const taken = await rest.upload(parts, { onSent: (sent) => change({ sent }), signal: control.signal });
-      if (taken) drop();
-      else change({ there: true, stop: drop });
+      const taken = await rest.upload(parts, { onSent: (done) => change({ done }, done === 1 && { stop: null }), signal: control.signal });
+      if (taken) dismiss();
+      else change({ state: "done", message: "there" });
       return true;
     } catch (error) {
-      if (error.name === "AbortError") drop();
-      else change({ error, stop: drop });
+      if (error.name === "AbortError") dismiss();
+      else change({ state: "failed", error });
       return false;
     } finally {
       look();
@@ -38,22 +41,11 @@ export function Library({ site }) {
   };
   return html`<h1>${t("nav.library")}</h1>
     ${mayChange && html`<${Add} send=${send} onAdded=${look} />`}
-    <div class="uploads" aria-live="polite">
-      ${uploads.map((one) => html`<${Upload} key=${one.id} upload=${one} />`)}
-      ${rows.map((row) => html`<${Row} key=${row.job.id} row=${row} mayStop=${mayChange} />`)}
-    </div>
+    <${Rows} rows=${[...uploads, ...rows]} mayStop=${mayChange} />
     <section class="books" aria-label=${t("library.books")}>
       ${!documents.length && html`<${Empty} title=${t("ask.empty.title")} text=${t(mayChange ? "library.empty" : "library.empty_for_learner")} />`}
       ${documents.map((one) => html`<${Book} key=${one.id} book=${one} mayChange=${mayChange} refresh=${refresh} look=${look} />`)}
     </section>`;
-}
-
-function Upload({ upload }) {
-  const state = upload.error ? html`<${Problem} error=${upload.error} />` : t(upload.there ? "upload.there" : "upload.sending");
-  return html`<div class=${upload.error ? "upload failed" : "upload"} role="status">
-    <span class="upload-name">${upload.title}</span><span class="upload-state">${state}</span>
-    ${!upload.error && !upload.there && html`<progress class="bar" max="1" value=${upload.sent} aria-label=${upload.title} />`}
-    ${upload.sent < 1 || upload.error || upload.there ? html`<${Button} kind="quiet" onClick=${upload.stop}>${t(upload.error || upload.there ? "upload.dismiss" : "cancel")}<//>` : null}</div>`; // once all is sent, it is the job that can be stopped
 }
 
 // --- adding
@@ -136,7 +128,7 @@ function AddOther({ onAdded, send }) {
     await attempt(async () => {
       const taken = await rest.addUrl(url.value.trim());
       if (taken.job_id) url.value = "";
-      else toast(t("upload.there"));
+      else toast(t("stage.there"));
       onAdded();
     });
     setFetching(false);
