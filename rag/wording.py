@@ -340,8 +340,8 @@ def _holds(library: SearchableLibrary, word: str) -> bool:
 
 
 def _likeliest(word: str, counts: dict[str, int]) -> list[str]:
-    """Corrections in order: of the same letters (swapped or doubled) first, then English ones, then by frequency."""
-    return sorted(counts, key=lambda one: (set(one) != set(word), not is_english(one), -counts[one], -len(one), one))
+    """Corrections in order: of the same letters (swapped or doubled) first, then by frequency."""
+    return sorted(counts, key=lambda one: (set(one) != set(word), -counts[one], -len(one), one))
 
 
 def _is_same_name(name: str, one: str) -> bool:
