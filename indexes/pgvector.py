@@ -14,7 +14,7 @@ from sqlalchemy.schema import ExecutableDDLElement
 
 EXACT_LIMIT = 50_000
 """With more vectors an exact search takes more than tens of milliseconds; above it an HNSW graph is built."""
-EDGES, BUILT_AMONG, SEARCHED_AMONG = 32, 200, 600
+EDGES, BUILT_AMONG, SEARCHED_AMONG = 32, 200, 1000
 """The graph's `m`, `ef_construction` and `ef_search`. pgvector's own 16, 64 and 40 find 0.64 of the ten nearest among
 50,000 vectors that lie in tight groups (`docs/scale.md`)."""
 FOUND_AGAIN = 2
