@@ -51,6 +51,7 @@ class Load:
         self.seen: Counter[str] = Counter()
         self.answers: dict[str, set[str]] = defaultdict(set)
         self.exams: dict[str, str] = {}
+        self._gone: set[str] = set()
 
     async def run(self) -> None:
         """All clients, until the time is over and each has what it asked for; then look for what they got."""
@@ -96,7 +97,8 @@ class Load:
         """The reply of whichever server gives one. Raises TimeoutError when none does for long."""
         place, started = chance.randrange(len(self._addresses)), time.perf_counter()
         while time.perf_counter() - started < GIVE_UP_S:
-            address = self._addresses[place % len(self._addresses)]
+            there = [each for each in self._addresses if each not in self._gone] or self._addresses
+            address = there[place % len(there)]
             place += 1
             try:
                 reply = await self._http.request("GET" if body is None else "POST", f"{address}{path}", json=body)
@@ -104,6 +106,8 @@ class Load:
                     return _event_done(reply.text) if body and body.get("stream") else reply.json()
             except (httpx.TransportError, LookupError) as error:
                 self.seen[f"tried again: {type(error).__name__}"] += 1
+                if isinstance(error, httpx.ConnectError):
+                    self._gone.add(address)
                 continue
             if reply.status_code == 409 and path.endswith("/answers"):
                 return None  # the try before had been kept
@@ -137,17 +141,23 @@ def bench_load(database: str | None = None, clients: int = 200, seconds: float =
         load = Load(addresses, clients, seconds)
         began = time.perf_counter()
         at_begin = psutil.getloadavg()[0]
+        before_s = sum(map(_processor_s, servers))
+        killed_s = 0.0
 
         async def both() -> None:
+            nonlocal killed_s
             run = asyncio.create_task(load.run())
             if database:
                 await asyncio.sleep(seconds / 2)
+                killed_s = _processor_s(servers[0])
                 servers[0].kill()
                 load.seen["servers killed"] += 1
             await run
 
         asyncio.run(both())
-        memory = {f"server {n}": _memory(server) for n, server in enumerate(servers) if server.poll() is None}
+        alive = [server for server in servers if server.poll() is None]
+        memory = [int(psutil.Process(server.pid).memory_info().rss) // 2**20 for server in alive]
+        computed_s = killed_s + sum(map(_processor_s, alive)) - before_s
         took_s = load.ended - began
     everything = [each for times in load.took.values() for each in times]
     return {
@@ -164,6 +174,7 @@ def bench_load(database: str | None = None, clients: int = 200, seconds: float =
         "lost": load.seen.pop("lost", 0),
         "seen": dict(load.seen),
         "memory_mb": memory,
+        "processor_ms_each": round(1000 * computed_s / len(everything), 1),
     }
 
 
@@ -182,8 +193,10 @@ def _started(
     return process
 
 
-def _memory(process: subprocess.Popen[bytes]) -> int:
-    return int(psutil.Process(process.pid).memory_info().rss) // 2**20
+def _processor_s(process: subprocess.Popen[bytes]) -> float:
+    """Seconds that a server has computed, which other work on the machine hardly changes."""
+    times = psutil.Process(process.pid).cpu_times()
+    return float(times.user + times.system)
 
 
 def _figures(times: Sequence[float]) -> dict[str, float]:
