@@ -21,7 +21,7 @@ from rag.sentence_reader import LearnedReader
 PLACE = "node_id document_id title section page_label page_start page_end"
 ANSWER_FIELDS = set(
     "id conversation_id question answer quotes refused written evidence note arm generator model adapter citations "
-    "passages timings usage tokens_per_s peak_memory_bytes filters".split()
+    "passages timings usage tokens_per_s peak_memory_bytes filters talk".split()
 )
 PARTS = {
     "passages": f"{PLACE} text score format",

@@ -15,6 +15,7 @@ from fake_engine import MODEL, fake_engine
 from playwright.sync_api import expect
 
 from api.jobs import JobHandle
+from api.services import REPORT
 from api.settings import load_settings
 from evals.arms import parse_arms
 from evals.comparison import compare
@@ -112,7 +113,7 @@ def test_the_quick_comparison_is_followed_cancelled_run_and_its_report_opened(
     reports = site.services.settings.reports_folder
     gate = threading.Event()
 
-    def compared(_source: str, _arms: tuple[str, ...], handle: JobHandle) -> str:
+    def compared(handle: JobHandle, **_: Any) -> str:
         handle.progress(3, 48, "asking")
         gate.wait(PATIENCE_S)
         if handle.cancelled():
@@ -120,7 +121,7 @@ def test_the_quick_comparison_is_followed_cancelled_run_and_its_report_opened(
         write_report(reports / "one", a_report())
         return "one"
 
-    monkeypatch.setattr(site.services, "_compare", compared)
+    monkeypatch.setitem(site.services.jobs._errands, REPORT, (compared, lambda **_: None))
     page = open_page("/compare")
     page.get_by_role("link", name="Reports").click()
     expect(page.locator(".empty")).to_contain_text("coalesce eval")
