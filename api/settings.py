@@ -53,7 +53,7 @@ def _vector_store(name: str) -> str:
         raise InvalidInput(
             f"setting vector_store {name.partition('?')[0]!r:.80} cannot be used: "
             f"it is neither `faiss` nor a llama-index vector store (`{LLAMA_INDEX}MODULE:NAME?…`)",
-            hint="Leave it out, or name a store as docs/scaling.md shows: it is filled from the library, "
+            hint="Leave it out, or name a store as docs/llama-index.md shows: it is filled from the library, "
             "which holds all vectors.",
         )
     return name

@@ -2,7 +2,7 @@
 
 The catalog stays authoritative: books that came, changed or went are sent to the store, and what the store finds is
 looked up and scored in the catalog. So a store need not filter, keep transactions or score as we do; it must delete by
-`ref_doc_id` and give back the ids that it was sent. What is lost with one: `docs/scaling.md`.
+`ref_doc_id` and give back the ids that it was sent. What is lost with one: `docs/llama-index.md`.
 """
 
 from __future__ import annotations
