@@ -1,4 +1,4 @@
-"""Many clients at once, of one home or of two servers over one database, of which one is killed in the middle.
+"""Many clients at once, of a home, or of two servers and a worker over a database; one server is killed in the middle.
 
     python -m tools.bench_load [--database URL] [--clients N] [--seconds S]
 
@@ -131,10 +131,18 @@ def bench_load(database: str | None = None, clients: int = 200, seconds: float =
     with tempfile.TemporaryDirectory() as folder, ExitStack() as running:
         shared = {"COALESCE_DATABASE_URL": database, "COALESCE_UPLOADS_URL": f"file://{folder}/uploads"}
         ports = [free_port() for _ in range(2 if database else 1)]
+        alone = ["--no-worker"] if database else []
         servers = [
-            _started(["serve", "--port", str(port)], Path(folder) / f"home-{port}", shared if database else {}, running)
+            _started(
+                ["serve", "--port", str(port), *alone],
+                Path(folder) / f"home-{port}",
+                shared if database else {},
+                running,
+            )
             for port in ports
         ]
+        if database:
+            _started(["worker"], Path(folder) / "home-worker", shared, running)
         addresses = [f"http://127.0.0.1:{port}" for port in ports]
         for address in addresses:
             wait_ready(f"{address}/readyz", time.perf_counter(), READY_S)
