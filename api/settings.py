@@ -63,6 +63,10 @@ def _uploads(url: str | None) -> str | None:
     parts = urlsplit(url or "file:///")
     if not parts.scheme or (parts.scheme == "file" and (parts.netloc or not parts.path.startswith("/"))):
         raise ValueError("an address such as file:///srv/uploads or s3://BUCKET/uploads is expected")
+    if parts.password is not None:  # it would stand in messages
+        raise ValueError(
+            "it holds a password: give that in the environment, where the package of its file system reads it"
+        )
     return url
 
 
@@ -553,7 +557,8 @@ def load_settings(overrides: Mapping[str, Any] | None = None, *, damaged_choice:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = str(first["loc"][0]) if first["loc"] else "settings"
-        value = "" if "key" in name or name == "database_url" else f" {first['input']!r:.80}"
+        secret = "key" in name or name == "database_url" or (name == "uploads_url" and "@" in str(first["input"]))
+        value = "" if secret else f" {first['input']!r:.80}"
         raise InvalidInput(
             f"setting {name}{value} cannot be used: {first['msg']}",
             hint=f"It comes from --{name.replace('_', '-')}, {ENV_PREFIX}{name.upper()} or {TOML_NAME}.",
