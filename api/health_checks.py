@@ -57,7 +57,8 @@ class Check:
 def run_checks(settings: CoalesceSettings) -> list[Check]:
     """Runs every check; one that raises counts as failed, and the others still run."""
     checks: list[Check] = []
-    for check in (_python, _packages, _faiss, _embedder, _models, _home, _disk, _files, _library, _generator):
+    home = (_models, _home, _disk, _database, _files, _library)
+    for check in (_python, _packages, _faiss, _embedder, *home, _generator):
         checks.extend(_guarded(check, settings))
     return checks
 
@@ -165,12 +166,16 @@ def _models(settings: CoalesceSettings) -> Iterator[Check]:
         yield Check("model", ok=not fault, detail=detail, hint=f"Run `coalesce models get {name}`.")
 
 
-def _files(settings: CoalesceSettings) -> Iterator[Check]:
+def _database(settings: CoalesceSettings) -> Iterator[Check]:
     if (url := settings.index.database_url) is not None:
         for schema in (*STORES, SERVERS):
             store_at(url, schema).open()
         settings.chosen  # noqa: B018  raises where it is damaged
         yield Check("database", ok=True, detail=f"{shown_url(url)}, {counted(len(STORES) + 1, 'store')}")
+
+
+def _files(settings: CoalesceSettings) -> Iterator[Check]:
+    if settings.database_url is not None:
         return
     for name, schema in STATE_FILES.items():
         path = settings.home / name

@@ -10,6 +10,7 @@ import logging
 import os
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -116,13 +117,16 @@ class SharedJobs(JobStore):
             left = connection.scalar(select(leases.c.seconds_left).where(leases.c.job_id == job_id))
         return replace(job, seconds_left=left)
 
-    def take(self, kinds: Iterable[str] | None, besides: Iterable[str] = ()) -> Held | None:
+    def take(
+        self, kinds: Iterable[str] | None, besides: Iterable[str] = (), *, only_waiting: bool = False
+    ) -> Held | None:
         """The oldest job that nobody holds, held from now on; None where there is none, or it is not of these kinds.
 
         Args:
             besides: jobs that this process is at, if it still is after their leases ran out.
+            only_waiting: none whose lease ran out.
         """
-        free = _FREE & leases.c.job_id.not_in(list(besides))
+        free = (leases.c.until == 0.0 if only_waiting else _FREE) & leases.c.job_id.not_in(list(besides))
         oldest = select(leases.c.job_id).where(free).order_by(leases.c.created_at, leases.c.job_id).limit(1)
         wanted = leases.c.job_id == oldest.with_for_update(skip_locked=True).scalar_subquery()
         return self._take(wanted if kinds is None else wanted & leases.c.kind.in_(list(kinds)))
@@ -218,6 +222,7 @@ class SharedJobQueue(JobQueue):
         self._takes = False
         self._asked_to_stop: set[str] = set()
         self._over = threading.Event()
+        self._away_at = time.monotonic()  # the database, from here; who holds a job could not tell it so either
         self._beats = threading.Thread(target=self._beat, name="coalesce-jobs-leases", daemon=True)
 
     def start(self) -> None:
@@ -329,8 +334,9 @@ class SharedJobQueue(JobQueue):
         with self._lock:
             here = [*self._live]
         try:
-            held = self._store.take(kinds, here)
+            held = self._store.take(kinds, here, only_waiting=time.monotonic() - self._away_at < LEASE_S)
         except CoalesceError as error:
+            self._away_at = time.monotonic()
             logger.warning("no job can be taken now: %s", error)
             return None
         if held is None:
@@ -385,6 +391,7 @@ class SharedJobQueue(JobQueue):
             try:
                 held = self._store.renew(live.job for live in lives if not live.job.final)
             except CoalesceError as error:
+                self._away_at = time.monotonic()
                 logger.warning("leases cannot be renewed now: %s", error)
                 continue
             for live in lives:

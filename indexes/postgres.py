@@ -51,6 +51,7 @@ _FULL = "53100"
 _NO_ACCESS = ("28P01", "28000")
 _UNKNOWN_DATABASE = "3D000"
 _NO_RIGHT = "42501"
+_NO_TABLE = "42P01"
 _NO_EXTENSION = ("0A000", "58P01", _NO_RIGHT)
 _TOO_BIG = ("22003", "54000")
 _GONE = ("08", "57P", "53", "25006")
@@ -312,6 +313,8 @@ def _ours(error: DBAPIError, shown: str) -> CoalesceError | None:
         hint = "correct user and password in the address"
     elif state == _UNKNOWN_DATABASE or ("database" in told and "does not exist" in told):
         hint = "make it with createdb, or name another"
+    elif state == _NO_TABLE:
+        hint = "restore it, or start again over an empty one"
     elif not (
         state.startswith(_GONE) or error.connection_invalidated or (not state and isinstance(error, OperationalError))
     ):

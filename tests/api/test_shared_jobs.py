@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -15,6 +16,7 @@ from api import shared_jobs
 from api.jobs import Errand, Job, JobHandle
 from api.shared_jobs import SharedJobQueue, SharedJobs
 from indexes.errors import Cancelled, Conflict, DatabaseUnavailable
+from indexes.postgres import PostgresDatabase
 
 pytestmark = pytest.mark.integration
 New = Callable[..., SharedJobQueue]
@@ -102,6 +104,26 @@ def test_a_job_is_watched_and_stopped_through_any_server(new: New) -> None:
     waiting = held(server, "b")
     assert (server.cancel(waiting.id).state, work.undone, work.done) == ("cancelled", ["a", "b"], [])
     assert server.unfinished("add") is None
+
+
+def test_a_lease_that_ran_out_while_no_process_had_the_database_is_still_its_holders(
+    new: New, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work, others = Work(), Work()
+    holder = new(work)
+    job = held(holder)
+    wait_until(lambda: work.begun == ["a"], "the job is begun")
+    taker = new(others)
+    with monkeypatch.context() as away:
+
+        def is_away(_: object) -> Iterator[None]:
+            raise DatabaseUnavailable("away")
+
+        away.setattr(PostgresDatabase, "connected", is_away)
+        time.sleep(1.2)  # longer than a lease
+    time.sleep(0.3)
+    work.go_on.set()
+    assert (ended(taker, job).state, others.begun) == ("done", [])
 
 
 @pytest.mark.parametrize("how", ["killed", "stopped"])
