@@ -398,13 +398,14 @@ def refers_to_earlier(text: str) -> bool:
 
 
 def standing_question(turns: Sequence[Turn], follow_up: str) -> str:
-    """What a follow-up is about: the newest question that stands alone; "" where there is none.
+    """What a follow-up is about: the newest question that stands alone, else the first; "" where there is none.
 
     One without words of its own ('why?') is about the newest follow-up, too. Of a long question it is the beginning.
     """
     beginnings = (turn.question[:MOST_SEARCHED_CHARACTERS] for turn in turns)
     asked = [question for question in beginnings if talk_kind(question) is None]
-    alone = next((question for question in reversed(asked) if not refers_to_earlier(question)), "")
+    first = asked[0] if asked else ""  # nothing stands before it that 'its' could mean
+    alone = next((question for question in reversed(asked) if not refers_to_earlier(question)), first)
     more = asked and not own_terms(follow_up) and asked[-1] != alone
     return f"{alone} {asked[-1]}".strip() if more else alone
 

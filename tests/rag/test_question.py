@@ -112,6 +112,8 @@ def test_a_follow_up_is_about_the_newest_question_that_needs_no_other() -> None:
     assert standing_question(turns, "why?") == "What is occupancy? And what limits it?"
     assert standing_question(turns, "and on AMD GPUs?") == standing_question(turns[:2], "why?") == "What is occupancy?"
     assert standing_question([Turn("hello", "Hello!")], "why?") == ""
+    first = "What does a pool do and how is its memory freed?"
+    assert standing_question([Turn(first, "It frees.")], "show me code for that") == first
 
 
 HOSTILE = (
