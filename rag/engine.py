@@ -537,7 +537,8 @@ class AnswerEngine:
             if last is None:
                 return _Prepared(request) if request.turns else None
             query = replace(understand(last.question, self.library, last.filters), chinese=request.chinese)
-            return _Prepared(replace(request, query=query, passages=last.passages))
+            asked = f"{last.question}\n{question.text}"  # 'shorter' alone is no question that passages answer
+            return _Prepared(replace(request, question=asked, query=query, passages=last.passages))
         chinese = request.chinese or any(asks_in_chinese(turn.question) for turn in request.turns)
         return _Prepared(request, said=reply_to(kind, self.library, chinese=chinese), talk=kind)
 
