@@ -20,7 +20,8 @@ from api.cli.app import SECTIONS
 from api.health_checks import faiss_check
 from api.running_server import announce, withdraw
 from api.settings import load_settings
-from indexes.errors import InvalidInput
+from indexes.errors import InvalidInput, UnreadableBook
+from indexes.types import AddResult, BookHealth, Document
 from rag.evidence import EvidenceJudge
 from rag.sentence_reader import LearnedReader
 from rag.tuning.data import TrainingRow, write_dataset
@@ -116,6 +117,26 @@ def test_wrong_usage_is_status_2(arguments, capsys):
 )
 def test_our_errors_are_status_1_with_the_value_and_what_mends_it(arguments, named, coalesce):
     assert named in coalesce.refuses(*arguments)
+
+
+@pytest.mark.parametrize(("option", "address"), [("--ray", ""), ("--ray=head:6379", "head:6379")])
+def test_books_added_by_ray_are_told_as_those_added_here(option, address, tmp_path, home, monkeypatch, capsys):
+    (tmp_path / "book.md").write_text("# Warps\n\nA warp has 32 threads.\n")
+    (tmp_path / "broken.md").write_text("# Nothing\n")
+    seen = []
+
+    def add_by_ray(settings, books, *, address, title):
+        seen.append((address, [book.name for book in books]))
+        book = Document(SAMPLE_ID, "Warps", "book.md", False, "markdown", None, 1, 1, "", "2026-01-01", BookHealth())
+        yield books[0], AddResult(book, "added", 1, 0.0)
+        yield books[1], UnreadableBook("'broken.md' holds no text")
+
+    monkeypatch.setattr("indexes.ray_ingest.check_ray", lambda settings: None)
+    monkeypatch.setattr("indexes.ray_ingest.add_by_ray", add_by_ray)
+    status = run(["add", option, str(tmp_path / "book.md"), str(tmp_path / "broken.md")])
+    out, err = capsys.readouterr()
+    assert seen == [(address, ["book.md", "broken.md"])]
+    assert (status, "added: Warps" in out, "broken.md" in err) == (1, True, True)
 
 
 def test_settings_and_a_home_that_cannot_be_used_stop_every_command(tmp_path, monkeypatch, coalesce):
