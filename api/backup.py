@@ -88,11 +88,12 @@ def write_backup(settings: CoalesceSettings, target: Path, *, models: bool = Fal
     """
     home, target = settings.home, target.expanduser().absolute()
     if settings.index.database_url is not None:
-        beside = ", ".join(name for name in BESIDE_A_DATABASE if (home / name).exists())
+        beside = [str(home / name) for name in BESIDE_A_DATABASE if (home / name).exists()]
+        beside += [settings.uploads_url] if settings.uploads_url is not None else []
         raise InvalidInput(
             f"a database keeps what this writes of a home: {shown_url(settings.index.database_url)}",
             hint="Run `pg_dump --format=custom --file=FILE ADDRESS`"
-            + (f", and copy beside it, of {home}: {beside}." if beside else "."),
+            + (f", and copy beside it: {', '.join(beside)}." if beside else "."),
         )
     if not home.is_dir():
         raise IndexMissing(f"There is no home {home} yet.", hint="Name one with --home, or COALESCE_HOME.")
