@@ -221,6 +221,8 @@ class SharedJobQueue(JobQueue):
         self._taking = threading.Lock()
         self._takes = False
         self._asked_to_stop: set[str] = set()
+        self._unkept: dict[str, Job] = {}
+        self._away = False
         self._over = threading.Event()
         self._away_at = time.monotonic()  # the database, from here; who holds a job could not tell it so either
         self._beats = threading.Thread(target=self._beat, name="coalesce-jobs-leases", daemon=True)
@@ -336,9 +338,9 @@ class SharedJobQueue(JobQueue):
         try:
             held = self._store.take(kinds, here, only_waiting=time.monotonic() - self._away_at < LEASE_S)
         except CoalesceError as error:
-            self._away_at = time.monotonic()
-            logger.warning("no job can be taken now: %s", error)
+            self._is_away(error)
             return None
+        self._away = False
         if held is None:
             return None
         live = self._hold(held)
@@ -375,29 +377,36 @@ class SharedJobQueue(JobQueue):
                 else:
                     self._store.give_back(job)
         except CoalesceError as error:
-            logger.warning("the end of job %s cannot be kept yet: %s", job.id, error)
+            self._is_away(error)
             with self._lock:
-                live.job = job
+                live.job = self._unkept[job.id] = job
             return
         with self._lock:
+            self._away = False
+            self._unkept.pop(job.id, None)
             self._live.pop(job.id, None)
             self._asked_to_stop.discard(job.id)
+
+    def _is_away(self, error: CoalesceError) -> None:
+        if not self._away:
+            logger.warning("jobs wait: %s", error)
+        self._away, self._away_at = True, time.monotonic()
 
     def _beat(self) -> None:
         """Renews the leases of this process each second, tells of its jobs, and hears which are to stop."""
         while not self._over.wait(BEAT_S):
             with self._lock:
-                lives = [*self._live.values()]
+                ended = [*self._unkept.values()]
+                lives = [live for live in self._live.values() if live.job.id not in self._unkept]
             try:
-                held = self._store.renew(live.job for live in lives if not live.job.final)
+                held = self._store.renew(live.job for live in lives)
             except CoalesceError as error:
-                self._away_at = time.monotonic()
-                logger.warning("leases cannot be renewed now: %s", error)
+                self._is_away(error)
                 continue
+            for job in ended:
+                self._end(job)
             for live in lives:
-                if live.job.final:
-                    self._end(live.job)
-                elif live.job.id not in held:
+                if live.job.id not in held:
                     live.handle.cancel()  # another does it by now
                 elif held[live.job.id]:
                     with suppress(CoalesceError):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from api_fakes import wait_until
+from api_fakes import PATIENCE_S, wait_until
 
 from api import shared_jobs
 from api.jobs import Errand, Job, JobHandle
@@ -146,19 +146,29 @@ def test_a_job_whose_holder_ends_goes_on_elsewhere_and_nothing_of_it_is_undone(h
     assert ended(other, job).state == "done" and (first.undone, second.undone) == ([], [])
 
 
-def test_a_job_goes_on_when_the_database_is_back(new: New) -> None:
+def test_a_job_goes_on_when_the_database_is_back(new: New, monkeypatch: pytest.MonkeyPatch) -> None:
     work = Work()
     worker = new(work)
-    tries: list[str] = []
+    renew, away, asked = SharedJobs.renew, threading.Event(), threading.Event()
+
+    def renew_unless_away(store: SharedJobs, jobs: Iterable[Job]) -> dict[str, bool]:
+        if away.is_set():
+            asked.set()
+            raise DatabaseUnavailable("it does not answer", hint="")
+        return renew(store, jobs)
 
     def away_once(handle: JobHandle) -> str:
-        tries.append("")
-        if len(tries) == 1:
-            raise DatabaseUnavailable("it does not answer", hint="")
-        return "stored"
+        if asked.is_set():
+            return "stored"
+        away.set()
+        raise DatabaseUnavailable("it does not answer", hint="")
 
+    monkeypatch.setattr(SharedJobs, "renew", renew_unless_away)
     worker.does("away", away_once)
-    assert ended(worker, worker.submit("add", Errand("away", {}))).message == "stored"
+    job = worker.submit("add", Errand("away", {}))
+    assert asked.wait(PATIENCE_S)
+    away.clear()
+    assert ended(worker, job).message == "stored"
 
 
 def test_a_job_that_ends_each_of_its_takers_and_one_that_only_a_dead_server_could_do_fail(
