@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias
 from indexes.errors import InvalidInput, NotFound, TooLarge
 from indexes.messages import msg
 from indexes.types import Document, Filters
-from indexes.words import is_chinese, terms_of
+from indexes.words import NUMBER_WORDS, is_chinese, number_value, terms_of
 from rag.errors import ArmUnavailable
 from rag.types import ARMS, TUNED_ARMS, Arm, Question, SearchableLibrary, TalkKind, Turn
 from rag.wording import translate_terms
@@ -200,9 +200,11 @@ _WISHES_ZH = re.compile(
 _BESIDE_WISHES_ZH = re.compile(
     r"[用请再更能可以不吗你您给我们说讲解释表达一下点些地得的把它这那个本章节书一二三四五六七八九十来成为上面刚才回答案内容太长了举吧呢第\d\s]"
 )
-_NUMERALS = "一二三四五六七八九十"
+_NUMERALS = "零一二三四五六七八九"
 _CHAPTER = re.compile(
-    rf"\bchapter\s+(\d{{1,{_MOST_DIGITS}}})\b|第\s*(\d{{1,{_MOST_DIGITS}}}|[{_NUMERALS}])\s*章", re.IGNORECASE
+    rf"\bchapter\s+(\d{{1,{_MOST_DIGITS}}})\b"
+    rf"|第\s*(\d{{1,{_MOST_DIGITS}}}|[{_NUMERALS}]?十[{_NUMERALS}]?|[{_NUMERALS}])\s*章",
+    re.IGNORECASE,
 )
 
 _REPLIES: dict[TalkKind, tuple[str, str]] = {
@@ -254,12 +256,15 @@ def _is_wish(bare: str) -> bool:
 
 
 def chapter_of(wish: str) -> int | None:
-    """The chapter that a wish is about (`summarise chapter 5`, `总结第五章`); None for the last answer."""
-    named = _CHAPTER.search(wish)
+    """The chapter that a wish is about (`summarise chapter 5`, `总结第十二章`); None for the last answer."""
+    named = _CHAPTER.search(NUMBER_WORDS.sub(lambda words: str(number_value(words[0])), wish))
     if named is None:
         return None
     number = named[1] or named[2]
-    return int(number) if number.isdecimal() else _NUMERALS.index(number) + 1
+    if number.isdecimal():
+        return int(number)
+    tens, ten, ones = number.rpartition("十")
+    return _NUMERALS.index(ones or "零") + (10 * _NUMERALS.index(tens or "一") if ten else 0)
 
 
 def reply_to(kind: TalkKind, library: SearchableLibrary, *, chinese: bool) -> str:

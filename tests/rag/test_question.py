@@ -12,6 +12,7 @@ from indexes.library import Library
 from rag.forms import definition_share
 from rag.query import understand
 from rag.question import (
+    chapter_of,
     options_of,
     question_kind,
     refers_to_earlier,
@@ -44,6 +45,15 @@ TALK = {
 @pytest.mark.parametrize(("kind", "text"), [(kind, text) for kind, texts in TALK.items() for text in texts.split("|")])
 def test_only_a_message_that_is_nothing_else_is_talk(kind: str | None, text: str) -> None:
     assert talk_kind(text) == kind
+
+
+@pytest.mark.parametrize(
+    ("wish", "chapter"),
+    [("Summarise chapter five", 5), ("总结第12章", 12), ("总结第九章", 9), ("总结第十章", 10), ("总结第十二章", 12),
+     ("总结第二十一章", 21), ("in one sentence", None), ("总结", None)],
+)  # fmt: skip
+def test_a_chapter_is_named_by_a_number_in_digits_or_in_words(wish: str, chapter: int | None) -> None:
+    assert chapter_of(wish) == chapter
 
 
 KINDS = {
