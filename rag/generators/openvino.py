@@ -67,6 +67,8 @@ MOST_ROWS = 16
 """Answers that a pipeline writes at once."""
 _KV_DTYPE_BYTES = 2
 _POLL_S = 0.05
+_STEP_S = 5.0
+"""A step that takes longer when the model is closed hangs: a piece of a prompt takes a second."""
 _BEAMS = 20
 _MOST_KNOWN = 400
 """Options whose likelihood is remembered: the same ones come again in another order, when the prefix cache hides it."""
@@ -246,6 +248,8 @@ class _Pipeline:
         with self._changed:
             self._closed = True
             self._changed.notify()
+        self._thread.join(_STEP_S)
+        self._engine.kill()  # where it hangs
         self._thread.join()
         self._engine.close()
 

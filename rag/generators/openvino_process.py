@@ -82,7 +82,11 @@ class EngineProcess:
             start_new_session=True,  # Ctrl-C is the parent's
         )
         self.peak_memory_bytes = 0
-        self._tell(files)
+        try:
+            self._tell(files)
+        except BaseException:
+            self.close()
+            raise
 
     def step(self, begin: Sequence[Begun], cancel: Sequence[int]) -> Stepped:
         """One step of all requests in work, after some begin and others are let go of."""
@@ -96,9 +100,13 @@ class EngineProcess:
         """Whether the process is no more."""
         return self._popen.poll() is not None
 
+    def kill(self) -> None:
+        """Ends the process, from any thread: a step that it is at fails."""
+        self._popen.kill()
+
     def close(self) -> None:
         """Ends the process and waits for it."""
-        self._popen.kill()
+        self.kill()
         with contextlib.suppress(OSError), self._popen:  # what it was still to be told
             pass
 
@@ -123,6 +131,7 @@ class EngineProcess:
 
 def work() -> None:
     """Load the pipeline that standard input names, then do step after step, until the input is closed."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a service manager sends it to all: answers may end first
     # What the engine prints must not get between the words: only this function has the pipes.
     hear, say = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

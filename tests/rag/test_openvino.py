@@ -6,6 +6,8 @@ import itertools
 import json
 import os
 import shutil
+import signal
+import subprocess
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -231,6 +233,33 @@ def test_an_engine_whose_process_dies_in_mid_answer_answers_the_next(generator: 
     with pytest.raises(GenerationFailed, match="process ended"):
         list(answer)
     assert answer_of(generator, QUESTION)[1].usage.completion_tokens == 12
+
+
+def test_an_engine_heeds_its_parent_alone_and_ends_with_it_where_it_hangs(
+    settings: GeneratorSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(openvino, "_STEP_S", 0.1)
+    hanging = load_openvino_generator(replace(settings, adapters={}))
+    pipeline = hanging._pipelines[None]
+    engine = pipeline._engine
+    for number in (signal.SIGTERM, signal.SIGSTOP):
+        os.kill(engine._popen.pid, number)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(answer_of, hanging, QUESTION)
+        wait_until(lambda: pipeline.open == 1, "it is asked")
+        hanging.close()
+        with pytest.raises(GenerationFailed):
+            asked.result()
+    assert engine.has_ended
+
+
+def test_a_pipeline_that_cannot_be_loaded_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    start = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda *args, **more: started.append(start(*args, **more)) or started[0])
+    with pytest.raises(ModelCannotLoad, match="cannot load"):
+        openvino._Pipeline(tmp_path, None, 1.0, 1 << 30)
+    assert [each.poll() is not None for each in started] == [True]
 
 
 @pytest.mark.parametrize(
