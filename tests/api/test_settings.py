@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +11,10 @@ import pytest
 
 from api.chosen_generator import GeneratorChoice
 from api.settings import CoalesceSettings, load_settings, parse_pair
+from evals.experiment import _open_library, plan_run
 from indexes.errors import InvalidInput
 from rag.assemble import resolve_kind
+from rag.settings import GeneratorSettings
 from tools.configuration_page import configuration_page
 
 
@@ -79,6 +83,15 @@ def test_each_floor_gets_its_own_part_and_a_named_model_is_a_local_one(tmp_path)
     assert settings.index.catalog_path.parent == Path(tmp_path)
     assert settings.rag.retrieval.candidates == 9
     assert (settings.rag.generator.model, settings.rag.generator.device) == ("m", "cpu")
+
+
+def test_libraries_made_beside_the_users_are_never_in_its_database(tmp_path: Path) -> None:
+    index = load_settings({"home": tmp_path, "database_url": "postgresql://host/x", "chunk_tokens": 99}).index
+    beside = index.in_folder(tmp_path / "cache")
+    assert (beside.database_url, beside.home, beside.chunk_tokens) == (None, tmp_path / "cache", 99)
+    spec = plan_run("bank:test", GeneratorSettings(), limit=1)
+    with closing(_open_library(replace(spec, own_library=False, texts={"a": tmp_path}), index)) as library:
+        assert library.documents() == () and list((tmp_path / "cache").rglob("library.sqlite3"))
 
 
 def test_a_judge_needs_its_address_and_its_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
