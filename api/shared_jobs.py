@@ -354,7 +354,7 @@ class SharedJobQueue(JobQueue):
             return self._begin(live)
 
     def _hold(self, held: Held) -> Live:
-        live = self._live_of(held.job, held.errand or (lambda _: ""))
+        live = self._live_of(held.job.changed(done=0, total=0), held.errand or (lambda _: ""))
         with self._lock:
             self._live[held.job.id] = live
         return live

@@ -150,8 +150,10 @@ class PostgresDatabase:
             yield connection.execution_options(isolation_level="AUTOCOMMIT")
 
     def close(self) -> None:
-        """Close idle connections; the next transaction connects again."""
+        """Close connections, those in use as soon as they are not; the next transaction connects again."""
+        pool = self._engine.pool
         self._engine.dispose()
+        sa.event.listen(pool, "checkin", lambda _, record: record.close())
         self._is_open = False
 
     @contextmanager
