@@ -134,6 +134,7 @@ def backup(
 
     made = write_backup(settings, file, models=models)
     left_out = "" if models else "; without models, which `coalesce models get` brings"
+    left_out += f"; without the uploads at {settings.uploads_url}" if settings.uploads_url else ""
     lines = [f"{made['file']}: {counted(made['files'], 'file')}, {made['bytes']:,} bytes{left_out}"]
     Console(json_output=json_output).result(made, lines)
 

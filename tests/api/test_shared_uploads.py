@@ -106,6 +106,12 @@ def test_a_password_in_the_address_is_refused_and_not_shown(tmp_path: Path) -> N
     assert "hunter2" not in f"{refused.value} {refused.value.hint}"
 
 
+def test_a_backup_says_that_uploads_kept_elsewhere_are_not_in_it(coalesce, home: Path, monkeypatch) -> None:
+    monkeypatch.setenv("COALESCE_UPLOADS_URL", "memory://elsewhere")
+    (home / "questions").mkdir(parents=True)
+    assert "memory://elsewhere" in coalesce.says("backup", str(home.parent / "saved.zip"))
+
+
 @pytest.mark.slow
 def test_a_storage_that_cannot_be_used_stops_the_start_with_what_to_do(s3: str, tmp_path: Path, monkeypatch) -> None:
     import s3fs
