@@ -162,13 +162,11 @@ class HeadLimit(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Counts what is wholly within headers."""
-        began_in_head = self._in_head
+        """Counts what came since the call began or its body ended: headers, and trailers behind a body."""
+        self._head_bytes += len(data)
         super().data_received(data)
-        if began_in_head and self._in_head:
-            self._head_bytes += len(data)
-            if self._head_bytes > MOST_HEAD_BYTES:
-                self._refuse(431, f"the headers have more than {MOST_HEAD_BYTES:,} bytes")
+        if self._head_bytes > MOST_HEAD_BYTES:
+            self._refuse(431, f"the headers have more than {MOST_HEAD_BYTES:,} bytes")
 
     def on_message_begin(self) -> None:
         """Begins to count."""
@@ -177,9 +175,14 @@ class HeadLimit(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Lets the call take its time."""
-        self._in_head = False
+        self._in_head, self._head_bytes = False, 0
         self._expect_none()
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Begins to count what may follow."""
+        self._head_bytes = 0
+        super().on_body(body)
 
     def on_response_complete(self) -> None:
         """Expects the next call; the body of one that was answered early may come first."""
@@ -207,6 +210,9 @@ class HeadLimit(HttpToolsProtocol):
 
     def _refuse(self, status: int, message: str) -> None:
         if self.transport.is_closing():
+            return
+        if self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete:
+            self.transport.close()  # within a reply nothing else can be said
             return
         kind, hint = HTTP_ERRORS[status]
         body = json.dumps(ErrorReply(status, kind, message, hint).body).encode()

@@ -130,6 +130,9 @@ def test_who_sends_a_body_or_reads_a_reply_too_slowly_is_left(settings, monkeypa
         assert live.client.post("/v1/ask", json=QUESTION | {"arm": "base"}).status_code == 200
 
 
+TRAILED = b"POST /v1/ask HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nA: "
+
+
 @pytest.mark.parametrize(
     ("head", "more", "left"),
     [
@@ -137,9 +140,10 @@ def test_who_sends_a_body_or_reads_a_reply_too_slowly_is_left(settings, monkeypa
         (b"GET /healthz HTTP/1.1\r\nHost: 12", b"", b"HTTP/1.1 408"),
         (b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", b"\r\n", b"HTTP/1.1 200"),
         (b"GET /healthz HTTP/1.1\r\nA: ", b"a" * 2**19, b"HTTP/1.1 431"),
+        (TRAILED, b"a" * 2**19, b"HTTP/1.1 431"),
         (b"\0\r\n\r\n", b"", b"HTTP/1.1 400"),
     ],
-    ids=["no call", "half its headers", "half the next", "no end of headers", "no HTTP"],
+    ids=["no call", "half its headers", "half the next", "no end of headers", "no end of trailers", "no HTTP"],
 )
 def test_who_sends_no_whole_headers_is_left(shared, monkeypatch, head, more, left):
     monkeypatch.setattr(server, "HEAD_S", 0.3)
