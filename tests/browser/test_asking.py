@@ -299,6 +299,13 @@ def test_an_answer_that_a_restart_took_is_said_and_the_question_kept(site: Live,
     expect(page.locator(".turn")).to_have_count(1)
 
 
+def test_what_cannot_be_fetched_again_is_said_beside_what_was(site: Live, open_page: Open) -> None:
+    page = open_page()
+    page.route("**/v1/conversations?**", lambda route: route.abort())
+    page.locator("#conversations input").fill("warp")
+    expect(page.locator("#conversations .problem")).to_contain_text("The server does not answer")
+
+
 def test_a_question_is_sent_once_and_not_by_the_enter_of_an_input_method(site: Live, open_page: Open) -> None:
     page = open_page()
     page.fill("#question", QUESTION)

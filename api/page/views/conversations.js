@@ -1,6 +1,6 @@
 // The conversations by day: search, rename, export, delete.
 import { BASE, navigation } from "../address.js";
-import { Button, Icon, askForText, confirm } from "../controls.js";
+import { Button, Icon, Problem, askForText, confirm } from "../controls.js";
 import { html, useFetched, useRef, useState } from "../html.js";
 import * as rest from "../rest.js";
 import { count, dateTime, t } from "../texts.js";
@@ -13,7 +13,7 @@ const MOST_IN_A_NAME = 200;
 export function Conversations({ site, current, asked }) {
   const [search, setSearch] = useState("");
   const [shown, setShown] = useState(false); // on a phone it is folded away until it is asked for
-  const [kept, , refresh] = useFetched(() => rest.conversations(search), [search, asked, current]);
+  const [kept, problem, refresh] = useFetched(() => rest.conversations(search), [search, asked, current]);
   const timer = useRef(0);
   const typed = ({ target }) => {
     clearTimeout(timer.current);
@@ -38,6 +38,7 @@ export function Conversations({ site, current, asked }) {
     <div class="conversations-items" id="conversations-items">
       <input class="box" type="search" maxlength="200" autocomplete="off" placeholder=${t("conversations.search")}
         aria-label=${t("conversations.search")} onInput=${typed} />
+      ${problem && html`<${Problem} error=${problem} />`}
       ${kept && !kept.length && html`<p class="soft">${t(search ? "conversations.not_found" : "conversations.none")}</p>`}
       ${[...days].map(([day, listed]) => html`<h3 class="day">${day}</h3>
         <ul>${listed.map((one) => html`<${Row} key=${one.id} conversation=${one} mine=${one.id === current} refresh=${refresh} />`)}</ul>`)}

@@ -35,6 +35,7 @@ export function Exam({ site, id, query }) {
     look();
   });
   return html`<${StudyHead} site=${site} current="exam" changes=${exam} />
+    ${problem && html`<${Problem} error=${problem} />`}
     ${exam && (exam.waits ? html`<${Invitation} exam=${exam} onBegin=${begin} />`
       : exam.result ? html`<${Marks} exam=${exam} onDecided=${look} />` : html`<${Sitting} key=${exam.id} exam=${exam} draft=${draft} onEnd=${look} />`)}`;
 }
