@@ -50,8 +50,8 @@ T = TypeVar("T")
 IsCancelled = Callable[[], bool]
 MAX_CLIENTS_REMEMBERED = 10_000
 COMPUTE_AT_ONCE = 4
-"""Most answers and searches that compute at once: more only take the interpreter's lock from each other, and from the
-thread that takes calls. Answers that wait for a language model have threads of their own."""
+"""Most answers and searches that compute at once where no language model answers: more only take the interpreter's
+lock from each other, and from the thread that takes calls. With a model the `answer_threads` take them: most wait."""
 STOPPING_RETRY_S = 10.0
 RUNS_REMEMBERED = 500
 """Newest runs that can be followed again."""
