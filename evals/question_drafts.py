@@ -103,7 +103,7 @@ _DEFINED = re.compile(
 _ENTRY = re.compile(r"(?P<term>[A-Z`][\w\-+/`() ]{2,45}?)(?: \([^()]{1,30}\))?(?::| [-–—]{1,3}) (?P<what>\S.{20,260})$")
 _SPELT = re.compile(r"\b(?P<long>[A-Za-z]+(?:[ \-][A-Za-z]+){1,6}) \((?P<short>[A-Z][A-Za-z]{1,6}?)(?P<plural>s?)\)")
 _SPELT_AFTER = re.compile(r"\b(?P<short>[A-Z]{2,6})(?P<plural>s?) \((?P<long>[A-Za-z]+(?:[ \-][A-Za-z]+){1,6})\)")
-_NUMBER = re.compile(r"(?<![\w.\-–/:,(\[^])(?P<number>\d{1,3}(?:,\d{3})+|\d+(?:\.\d+)?)(?=(?: ?%| [a-zµ]|\.?$))")
+_NUMBER = re.compile(r"(?<![\w.\-–/:,(\[^])(?:\d{1,3}(?:,\d{3})+|\d+(?:\.\d+)?)(?=(?: ?%| [a-zµ]|\.?$))")
 _PAIRS = [
     pair.split("/")
     for pair in "more/less before/after always/never often/rarely higher/lower highest/lowest larger/smaller "
@@ -311,15 +311,15 @@ def _is_third_person(word: str) -> bool:
     """Whether a word is what a verb with an `-ing` in the encoder's vocabulary becomes after `it`."""
     if not word.endswith("s") or word.endswith("ss"):
         return False
-    ranks = _everyday_ranks()
+    everyday = _everyday_words()
     bases = (word[:-1], word.removesuffix("es"), re.sub("ies$", "y", word))
-    return any(f"{form}ing" in ranks for base in bases for form in (base, base.removesuffix("e"), base + base[-1:]))
+    return any(f"{form}ing" in everyday for base in bases for form in (base, base.removesuffix("e"), base + base[-1:]))
 
 
 @lru_cache(maxsize=1)
-def _everyday_ranks() -> dict[str, int]:
+def _everyday_words() -> frozenset[str]:
     listed = (bundled_model_folder() / "vocab.txt").read_text(encoding="utf-8").splitlines()
-    return {word: rank for rank, word in enumerate(listed[listed.index("the") :], 1)}
+    return frozenset(listed[listed.index("the") :])
 
 
 def term_class(term: str) -> str:
