@@ -577,8 +577,8 @@ class Answering:
                 return
             del self._users[id(engine)]
             act = self._when_unused.pop(id(engine), None)
-        if act is not None:
-            act()
+        if act is not None:  # on a thread of its own: this may be the event loop
+            threading.Thread(target=act, name="coalesce-unused").start()
 
     def _of(self, conversation_id: str) -> list[AnswerRun]:
         """The runs of a conversation, oldest first; from any thread."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -100,8 +101,13 @@ def test_what_is_in_work_is_finished_by_the_old_generator_before_that_is_freed(
         gate.wait(PATIENCE_S)
         return work(*given)
 
+    def close() -> None:
+        with pytest.raises(RuntimeError, match="no running event loop"):
+            asyncio.get_running_loop()  # which would stand still
+        closed.set()
+
     monkeypatch.setattr(live.generator, held, hold)
-    monkeypatch.setattr(live.generator, "close", closed.set)
+    monkeypatch.setattr(live.generator, "close", close)
     with ThreadPoolExecutor(1) as pool:
         reply = pool.submit(live.client.post, path, json=body)
         assert reached.wait(PATIENCE_S)
