@@ -207,7 +207,7 @@ class Reading:
         nothing_new = not all(self.met) and not any(map(self._is_new, self.answer))
         if not self.verdict and (nothing_new or self._repeats):
             return 0.0
-        return 1.0 if self.stated == 1.0 else None
+        return 1.0 if self.stated == 1.0 and self.verdict >= 0 else None
 
     @property
     def covered(self) -> float:

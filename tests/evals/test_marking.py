@@ -26,6 +26,7 @@ PAIR = ask(
     "high throughput",
 )
 SCAN = ask("Why do the sums differ?", "Float addition is not associative.", "not associative|non-associative")
+SHARE = ask("Can two blocks share memory?", "No, shared memory belongs to one block.", "one block")
 COST = ask("What is slow about the test?", "It needs an integer division, which takes long.", "integer division")
 
 
@@ -72,6 +73,7 @@ def test_what_a_question_of_the_bank_does_not_ask_is_not_missed(question_id: str
         (PAIR, "The GPU is built for low latency, the CPU for high throughput."),
         (PAIR, "GPU低延迟，CPU高吞吐量"),
         (SCAN, "float addition is associative"),
+        (SHARE, "Yes, in one block"),
         (COST, "it needs no integer division"),
     ],
 )
