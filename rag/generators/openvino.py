@@ -282,7 +282,8 @@ class _Pipeline:
         return new
 
     def _step(self, new: list[_Request]) -> None:
-        if self._engine.has_ended:
+        if self._engine.has_ended and len(new) == len(self._running):  # answers in work hear of it from their step
+            self._engine.close()
             self._engine = EngineProcess(self._files)
         given_up = [number for number, request in self._running.items() if request.given_up]
         for number in given_up:

@@ -226,11 +226,21 @@ def test_an_engine_that_fails_in_mid_answer_answers_the_next(
     assert answer_of(generator, QUESTION)[1].usage.completion_tokens == 12
 
 
-def test_an_engine_whose_process_dies_in_mid_answer_answers_the_next(generator: OpenVINOGenerator) -> None:
+def test_an_engine_whose_process_dies_in_mid_answer_answers_the_next(
+    generator: OpenVINOGenerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = generator._pipelines[None]
+    step = pipeline._step
+
+    def die_before_it(new: list[Any]) -> None:
+        pipeline._engine._popen.kill()
+        pipeline._engine._popen.wait()
+        step(new)
+
     answer = generator.stream(replace(QUESTION, max_tokens=500))
     next(answer)
-    generator._pipelines[None]._engine._popen.kill()
-    with pytest.raises(GenerationFailed, match="process ended"):
+    with monkeypatch.context() as patch, pytest.raises(GenerationFailed, match="process ended"):
+        patch.setattr(pipeline, "_step", die_before_it)
         list(answer)
     assert answer_of(generator, QUESTION)[1].usage.completion_tokens == 12
 
