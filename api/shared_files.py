@@ -85,11 +85,13 @@ class SharedFiles:
                     copy.rename(folder / name)
 
     def names(self) -> dict[str, tuple[str, datetime]]:
-        """What lies under each name: its own name, and when it came."""
+        """What lies under each name: its own name, and when it came. Not what begins with a dot, as for `glob`."""
         found = {}
         with self._errors():
             for path, about in self._files.find(self._root, detail=True).items():
                 name, _, rest = path.partition(f"{self._root}/")[2].partition("/")
+                if name.startswith("."):
+                    continue
                 came = about.get("LastModified") or about.get("created") or self._files.modified(path)
                 found[name] = (rest.partition("/")[0], came if isinstance(came, datetime) else datetime.now(UTC))
         return found

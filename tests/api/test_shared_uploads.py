@@ -14,6 +14,7 @@ from api_fakes import Live, running
 from api.settings import CoalesceSettings, load_settings
 from api.uploads import Incoming, uploads_of
 from indexes.errors import CoalesceError, InvalidInput, StorageUnavailable
+from indexes.sample import SAMPLE_PATH
 
 NAME = "a book [1] #x 书.txt"
 BOOK = b"Occupancy is the share of resident warps."
@@ -62,6 +63,8 @@ def test_uploads_are_kept_there_read_by_another_server_and_go_with_their_book(ur
     with running(settings) as live:
         ids = [added(live, (NAME, BOOK)), added(live, *CHAPTERS)]
         books = [live.shelf.document(document_id) for document_id in ids]
+        assert live.services._shared_reports is not None
+        live.services._shared_reports.put(SAMPLE_PATH, "2026-01-01")  # beside the books
         assert elsewhere.contents() == {books[0].sha256: NAME, books[1].sha256: "Kernels"}
         shutil.rmtree(settings.home / "uploads", ignore_errors=True)
         for folder in (elsewhere, live.services.books.folder):
