@@ -322,6 +322,7 @@ class SharedJobQueue(JobQueue):
                     if (
                         not self._takes
                         or self._closed
+                        or self._waiting  # which errands that follow each other would keep from its turn
                         or not SIDE_BY_SIDE.issuperset(o.job.kind for o in self._running)
                     ):
                         self._turns.wait()

@@ -192,6 +192,20 @@ def test_a_job_that_ends_each_of_its_takers_and_one_that_only_a_dead_server_coul
     work.go_on.set()
 
 
+def test_work_of_one_process_waits_for_no_errand_that_came_later(new: New) -> None:
+    work = Work()
+    server = new(work, takes=False)
+    server.submit("add", lambda handle: work.hold(handle, "a"))
+    wait_until(lambda: work.begun == ["a"], "it is begun")
+    own = server.submit("report", lambda handle: work.hold(handle, "own"))
+    errand = held(server, "b")
+    server.take_errands()
+    time.sleep(0.2)  # enough to take it
+    work.go_on.set()
+    assert {ended(server, job).state for job in (own, errand)} == {"done"}
+    assert work.done == ["a", "own", "b"]
+
+
 def test_of_jobs_that_stand_alone_one_is_queued_among_all_servers(new: New) -> None:
     work = Work()
     servers = [new(work, takes=False) for _ in range(2)]
