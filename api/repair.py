@@ -20,7 +20,7 @@ from api.health_checks import STATE_FILES, Held, held_by, kept_jobs, lost_upload
 from api.jobs import OWNER_LOCK
 from api.services import SAMPLE_MARKER
 from api.settings import CoalesceSettings
-from api.uploads import left_over, uploads_of
+from api.uploads import LEFT_S, left_over, uploads_of
 from indexes.catalog import CATALOG
 from indexes.database import damage, later_version, salvage, set_aside
 from indexes.errors import CoalesceError, Conflict, InvalidInput
@@ -113,7 +113,9 @@ def _left_over(settings: CoalesceSettings) -> Iterator[str]:
         return
     folder = uploads_of(settings)
     orphans = folder.orphans(held.documents)
-    swept = folder.sweep(left_over(orphans, held.removed, kept_jobs(settings), unfinished=True))
+    at_home = settings.database_url is None  # no server runs; others of a database may be at their uploads
+    left = left_over(orphans, held.removed, kept_jobs(settings), unfinished=at_home)
+    swept = folder.sweep(left, older_than_s=0.0 if at_home else LEFT_S)
     if swept:
         yield f"removed, left by uploads that were interrupted: {', '.join(swept)}"
     ids = {document.document_id for document in held.documents}

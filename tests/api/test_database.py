@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,14 @@ from api.chosen_generator import GeneratorChoice, keep_choice
 from api.errors import RateLimited
 from api.generator import GeneratorSwitch
 from api.health_checks import STORES
+from api.jobs import JobStore, new_job
+from api.repair import repair
 from api.server_state import SERVERS, AskedElsewhere
 from api.settings import CoalesceSettings, load_settings
+from api.uploads import uploads_of
+from indexes.catalog import CATALOG
 from indexes.postgres import store_at
+from indexes.readers import document_id_of
 from rag.engine import AnswerEngine
 
 BOOK = b"# Barriers\n\n## Use\n\nA barrier makes the threads of a block wait for each other.\n"
@@ -157,6 +163,20 @@ def test_commands_work_in_the_database_and_a_backup_names_what_is_beside_it(
     (home / "uploads").mkdir(parents=True)
     said = coalesce.refuses("backup", str(home.parent / "backup.zip"))
     assert "pg_dump" in said and "uploads" in said
+
+
+def test_a_repair_leaves_the_uploads_that_other_servers_are_at(tmp_path: Path, database_url: str) -> None:
+    given = {"database_url": database_url, "uploads_url": (tmp_path / "uploads").as_uri()}
+    settings = load_settings({"home": tmp_path / "home"} | given)
+    settings.home.mkdir()
+    uploads = uploads_of(settings)
+    whole, half = uploads.take_in(BytesIO(BOOK)), uploads.take_in(BytesIO(BOOK + b"More."))
+    path = uploads.settle(whole, "barriers.md")
+    store_at(database_url, CATALOG).open()
+    with closing(JobStore(database_url)) as jobs:
+        jobs.save(new_job("add", document_id_of(whole.sha256), "barriers.md"))
+    assert repair(settings, lambda _: None) == []
+    assert path.exists() and half.path.exists()
 
 
 @pytest.mark.slow
