@@ -18,7 +18,7 @@ from indexes.catalog import CATALOG, Catalog, derive_indexes
 from indexes.database import Schema
 from indexes.errors import IndexMissing, InvalidInput
 from indexes.moving import count_rows, move_store, not_empty
-from indexes.postgres import SCHEMES, PostgresDatabase, shown_url, store_at
+from indexes.postgres import PostgresDatabase, shown_url, store_at
 
 LIBRARY_FILE = "library.sqlite3"
 STORES: dict[str, Schema] = {**STATE_FILES, LIBRARY_FILE: CATALOG}
@@ -85,7 +85,11 @@ def move(source: str, target: str, tell: Tell) -> dict[str, Any]:
 
 
 def _place(given: str) -> Path | str:
-    return given if given.startswith(SCHEMES) else Path(given).expanduser().absolute()
+    """A home, or the address of a database. Raises InvalidInput for that of anything else."""
+    if "://" not in given:
+        return Path(given).expanduser().absolute()
+    shown_url(given)
+    return given
 
 
 def _at(place: Path | str, name: str) -> Path | str:

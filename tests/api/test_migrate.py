@@ -89,3 +89,8 @@ def test_an_earlier_schema_is_an_error_until_it_is_migrated(
     assert "coalesce migrate" in error.value.hint
     coalesce.says("migrate")
     assert JobStore(database_url).list() == []
+
+
+def test_an_address_of_another_kind_is_no_folder_and_is_not_shown(full: Path, coalesce) -> None:
+    said = coalesce.refuses("migrate", "--from", str(full), "--to", "mysql://me:hidden@host/x")
+    assert "postgresql://" in said and "hidden" not in said
