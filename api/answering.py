@@ -169,6 +169,7 @@ class RateLimit:
             if allowed:
                 self._spend(name, level, 1)
                 self._taken[name] += 1
+                _forget_oldest(self._taken)
         if not allowed:
             raise RateLimited(
                 msg("more than {} questions per minute", self._per_minute),
@@ -197,8 +198,12 @@ class RateLimit:
     def _spend(self, name: str, level: float, count: int) -> None:
         self._buckets.pop(name, None)
         self._buckets[name] = (level - count, self._clock())
-        while len(self._buckets) > MAX_CLIENTS_REMEMBERED:
-            self._buckets.pop(next(iter(self._buckets)))
+        _forget_oldest(self._buckets)
+
+
+def _forget_oldest(clients: dict[str, Any]) -> None:
+    while len(clients) > MAX_CLIENTS_REMEMBERED:
+        clients.pop(next(iter(clients)))
 
 
 class AnswerRun:

@@ -93,6 +93,15 @@ def test_a_bucket_holds_a_minutes_worth_and_fills_steadily():
     limit.take("b")
 
 
+def test_clients_of_long_ago_are_forgotten_by_a_limit_that_no_other_server_hears_of(monkeypatch):
+    monkeypatch.setattr("api.answering.MAX_CLIENTS_REMEMBERED", 3)
+    limit, heard = RateLimit(60), []
+    for client in range(5):
+        limit.take(str(client))
+    limit.share(lambda here: heard.append(dict(here)) or {})
+    assert len(limit._buckets) == len(heard[0]) == 3
+
+
 def test_a_full_server_says_so_before_it_reads_the_body(settings):
     one_at_once = settings.model_copy(update={"answer_threads": 1, "max_waiting_asks": 0})
     with running(one_at_once) as live, ThreadPoolExecutor(1) as threads:
