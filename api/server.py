@@ -37,7 +37,6 @@ from api.security import DOCS_POLICY, Guard, SafeHeaders, check_bind
 from api.services import Preparation, Services, check_home
 from api.settings import CoalesceSettings, program_version
 from api.uploads import BODY_S, BodyLimit
-from api.worker import need_shared
 from indexes.errors import InvalidInput
 
 ROUTERS = (
@@ -80,6 +79,8 @@ def run_server(settings: CoalesceSettings, console: Console) -> None:
     """
     check_bind(settings)
     if not settings.worker:
+        from api.worker import need_shared
+
         need_shared(settings, "coalesce serve --no-worker")
     check_home(settings.home, read_only=True)
     server: StoppingServer

@@ -26,7 +26,6 @@ from api.metrics import Metrics
 from api.questions import BookQuestions
 from api.security import KeyGuesses, KeyRing
 from api.settings import CoalesceSettings
-from api.shared_jobs import SharedJobQueue
 from api.uploads import Books, Taken, uploads_of
 from evals.study import Study, justify
 from evals.study_store import StudyStore
@@ -471,6 +470,8 @@ def job_queue(settings: CoalesceSettings) -> JobQueue:
     """The jobs of the home, or of the database that the settings name. Raises InvalidInput for its address."""
     if (url := settings.index.database_url) is None:
         return JobQueue(settings.home, settings.reading_processes)
+    from api.shared_jobs import SharedJobQueue
+
     return SharedJobQueue(settings.home, url, settings.reading_processes)
 
 
