@@ -18,7 +18,6 @@ import sqlalchemy as sa
 from filelock import Timeout
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
-from sqlalchemy.pool import ConnectionPoolEntry
 
 from indexes.database import (
     IDLE_CONNECTIONS,
@@ -152,7 +151,7 @@ class PostgresDatabase:
     def close(self) -> None:
         """Close connections, those in use as soon as they are not; the next transaction connects again."""
         pool = self._engine.pool
-        self._engine.dispose()
+        self._engine.dispose()  # makes another pool, with the listeners of this one
         sa.event.listen(pool, "checkin", lambda _, record: record.close())
         self._is_open = False
 
@@ -218,23 +217,6 @@ def store_at(place: Path | str, schema: Schema) -> Store:
     return Database(place, schema) if isinstance(place, Path) else PostgresDatabase(place, schema)
 
 
-class _Pool(sa.QueuePool):
-    """Closes connections that come back after `dispose`, which would stay open until they are collected."""
-
-    _disposed = False
-
-    def dispose(self) -> None:
-        """As `QueuePool.dispose`."""
-        self._disposed = True
-        super().dispose()
-
-    def _do_return_conn(self, record: ConnectionPoolEntry) -> None:
-        if self._disposed:
-            record.close()
-        else:
-            super()._do_return_conn(record)
-
-
 @cache
 def _engine(url: str) -> sa.Engine:
     """All stores of a database share its connections."""
@@ -245,7 +227,6 @@ def _engine(url: str) -> sa.Engine:
         return sa.create_engine(
             parsed.set(drivername="postgresql+psycopg"),
             connect_args={"connect_timeout": CONNECT_TIMEOUT_S, **_KEEPALIVE},
-            poolclass=_Pool,
             pool_size=IDLE_CONNECTIONS,
             max_overflow=IDLE_CONNECTIONS,
             hide_parameters=True,  # errors are printed
