@@ -63,7 +63,7 @@ def _uploads(url: str | None) -> str | None:
     parts = urlsplit(url or "file:///")
     if not parts.scheme or (parts.scheme == "file" and (parts.netloc or not parts.path.startswith("/"))):
         raise ValueError("an address such as file:///srv/uploads or s3://BUCKET/uploads is expected")
-    if parts.password is not None:  # it would stand in messages
+    if any(urlsplit(each).password is not None for each in (url or "").split("::")):  # it would stand in messages
         raise ValueError(
             "it holds a password: give that in the environment, where the package of its file system reads it"
         )

@@ -103,9 +103,10 @@ def test_an_address_that_no_uploads_can_have_is_refused_with_one_that_they_can(u
     assert url in refused.value.message and "UPLOADS_URL" in refused.value.hint
 
 
-def test_a_password_in_the_address_is_refused_and_not_shown(tmp_path: Path) -> None:
+@pytest.mark.parametrize("url", ["sftp://me:hunter2@host/books", "simplecache::sftp://me:hunter2@host/books"])
+def test_a_password_in_the_address_is_refused_and_not_shown(url: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput) as refused:
-        of("sftp://me:hunter2@host/books", tmp_path)
+        of(url, tmp_path)
     assert "hunter2" not in f"{refused.value} {refused.value.hint}"
 
 
