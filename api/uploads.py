@@ -212,7 +212,13 @@ class UploadFolder:
         """Moves a file or folder to its final place and returns its path."""
         folder = self._folder / incoming.sha256
         folder.mkdir(exist_ok=True)
-        return incoming.path.replace(folder / name)
+        try:
+            return incoming.path.replace(folder / name)
+        except OSError:  # a folder does not replace another; the one there has the same content
+            if not (folder / name).is_dir():
+                raise
+            self.drop(incoming)
+            return folder / name
 
     def drop(self, incoming: Incoming) -> None:
         """Removes a file or folder that is not needed."""
@@ -238,9 +244,10 @@ class UploadFolder:
         """
         swept = []
         for path in (*self._folder.glob(f"{PARTIAL_PREFIX}*"), *map(self._folder.joinpath, orphans)):
-            if time.time() - path.stat().st_mtime >= older_than_s:
-                swept += [each.name for each in path.iterdir()] if path.is_dir() else [path.name]
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            with suppress(FileNotFoundError):  # another server of the folder settled it, or was quicker
+                if time.time() - path.stat().st_mtime >= older_than_s:
+                    swept += [each.name for each in path.iterdir()] if path.is_dir() else [path.name]
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
         return swept
 
     def find(self, sha256: str) -> Path | None:

@@ -6,7 +6,8 @@ import shutil
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
+from io import BytesIO
+from pathlib import Path, PurePosixPath
 
 import pytest
 from api_fakes import Live, running
@@ -94,6 +95,16 @@ def test_what_a_failed_upload_left_there_is_swept_a_day_later(url: str, tmp_path
     assert uploads.sweep(["digest"], older_than_s=60.0) == []
     assert uploads.sweep(["digest"]) == [NAME]
     assert uploads.contents() == {} and uploads.find("digest") is None
+    assert uploads.sweep(["digest"]) == []  # another server was quicker
+
+
+def test_a_folder_that_an_interrupted_job_left_is_taken_again(tmp_path: Path) -> None:
+    uploads = uploads_of(load_settings({"home": tmp_path}))
+    for _ in range(2):
+        incoming = uploads.take_in_folder([(PurePosixPath("1.md"), BytesIO(BOOK))])
+        path = uploads.settle(incoming, "Kernels")
+    assert (path / "1.md").read_bytes() == BOOK
+    assert [each.name for each in (tmp_path / "uploads").iterdir()] == [incoming.sha256]
 
 
 @pytest.mark.parametrize("url", ["books", "file:books", "file://host/books", "s4://books/uploads", "nothing://"])
