@@ -235,7 +235,8 @@ def _uploads(settings: CoalesceSettings, documents: tuple[Document, ...], remove
         )
     elif lost:
         names = ", ".join(lost.values())
-        yield Check("uploads", ok=False, detail=f"the library has no book of {names}", hint=MEND)
+        hint = MEND if settings.database_url is None else "Upload it again."
+        yield Check("uploads", ok=False, detail=f"the library has no book of {names}", hint=hint)
     elif uploaded:
         yield Check("uploads", ok=True, detail=f"the files of {counted(len(uploaded), 'book')}")
 
