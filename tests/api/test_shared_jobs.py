@@ -47,7 +47,7 @@ class Work:
 @pytest.fixture
 def new(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[New]:
     """Makes a process of the database: it has a queue, which takes jobs unless told otherwise."""
-    for name, seconds in {"LEASE_S": 1.0, "BEAT_S": 0.05, "TAKE_EVERY_S": 0.02}.items():
+    for name, seconds in {"LEASE_S": 2.0, "BEAT_S": 0.05, "TAKE_EVERY_S": 0.02}.items():
         monkeypatch.setattr(shared_jobs, name, seconds)
     monkeypatch.setattr(SharedJobs, "close", lambda _: None)  # all share the connections of an address
     with ExitStack() as queues:
@@ -120,7 +120,7 @@ def test_a_lease_that_ran_out_while_no_process_had_the_database_is_still_its_hol
             raise DatabaseUnavailable("away")
 
         away.setattr(PostgresDatabase, "connected", is_away)
-        time.sleep(1.2)  # longer than a lease
+        time.sleep(2.2)  # longer than a lease
     time.sleep(0.3)
     work.go_on.set()
     assert (ended(taker, job).state, others.begun) == ("done", [])
