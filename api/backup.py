@@ -79,10 +79,9 @@ def write_backup(settings: CoalesceSettings, target: Path, *, models: bool = Fal
         models: fetched models too.
 
     Raises:
-        InvalidInput: a database keeps what the home would.
         IndexMissing: there is no home yet.
         Conflict: the file exists.
-        InvalidInput: the file would lie in the home, where what it saves may be lost with it.
+        InvalidInput: a database keeps what the home would, or the file would lie in the home and be lost with it.
         IndexCorrupt: a database is damaged; nothing is written.
         StorageFull, HomeNotWritable, Busy: nothing is written.
     """

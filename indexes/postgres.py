@@ -45,7 +45,8 @@ OLDEST_VECTOR = (0, 8)
 SCHEMES = ("postgresql://", "postgres://", "postgresql+psycopg://")
 _LOCKS = 0x436F616C << 32
 """Locks of ours have numbers from here on."""
-_NOT_NOW = "55P03"
+_NOT_NOW = ("55P03", "40")
+"""A lock that is held, and transactions that stood in each other's way."""
 _FULL = "53100"
 _NO_ACCESS = ("28P01", "28000")
 _UNKNOWN_DATABASE = "3D000"
@@ -275,7 +276,7 @@ def _ours(error: DBAPIError, shown: str) -> CoalesceError | None:
     cause: Any = error.orig
     state = str(getattr(cause, "sqlstate", None) or "")
     told = first_line(cause) if cause is not None else str(error)
-    if state == _NOT_NOW:
+    if state.startswith(_NOT_NOW):
         return Busy(msg("'{}' is being written to.", shown), hint="try again in a moment")
     if state == _FULL:
         return StorageFull(msg("The disk that holds '{}' is full; nothing was kept.", shown), hint="free some space")

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from indexes.catalog import CATALOG
-from indexes.errors import CoalesceError, DatabaseUnavailable, InvalidInput
+from indexes.errors import Busy, CoalesceError, DatabaseUnavailable, InvalidInput
 from indexes.postgres import PostgresDatabase
 
 ONE = sa.select(sa.literal(1))
@@ -93,3 +93,9 @@ def test_a_value_that_no_database_keeps_is_bad_input(empty_database: str) -> Non
     for value in ("a\0b", "half \ud800"):
         with pytest.raises(InvalidInput), store.writing() as connection:
             connection.execute(sa.text("INSERT INTO meta VALUES ('x', :value)"), {"value": value})
+
+
+def test_transactions_that_stand_in_each_others_way_are_busy(empty_database: str) -> None:
+    store = PostgresDatabase(empty_database, CATALOG)
+    with pytest.raises(Busy), store.writing() as connection:
+        connection.exec_driver_sql("DO $$ BEGIN RAISE SQLSTATE '40P01'; END $$")
