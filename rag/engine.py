@@ -612,8 +612,9 @@ class AnswerEngine:
             yield _Quotes(quotes)
         below = [MARKER.sub("", quote.text) for quote in quotes if found]
         said = [MARKER.sub("", turn.answer) for turn in request.turns]
-        new = [quote for quote in below if not any(quote.strip() in answer for answer in said)]
-        check = WrittenCheck(request.passages, quotes=new)
+        known = [quote for quote in below if any(quote.strip() in answer for answer in said)]
+        new = [quote for quote in below if quote not in known]
+        check = WrittenCheck(request.passages, quotes=new, known=known)
         done, notes = _SAID, []
         if any(is_chinese(passage.text) == request.chinese for passage in request.passages):
             try:

@@ -96,16 +96,24 @@ class WrittenCheck:
 
     Args:
         keep_all: what does not hold comes too, without a marker of ours.
-        quotes: the sentences that stand below what is written, in order, without those that the reader has had before
-            and may want in other words. What says the first again, at least half of it, is not said right above it, nor
-            the others but first, or where a sentence leans on it.
+        quotes: the sentences that stand below what is written, in order, without the known ones. What says the first
+            again, at least half of it, is not said right above it, nor the others but first, or where a sentence leans
+            on it.
+        known: sentences below that the reader has had before and may want in other words, but not in the same.
 
     Attributes:
         left_out: sentences that did not hold.
         written: something was let through.
     """
 
-    def __init__(self, passages: Sequence[Passage], *, keep_all: bool = False, quotes: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        passages: Sequence[Passage],
+        *,
+        keep_all: bool = False,
+        quotes: Sequence[str] = (),
+        known: Sequence[str] = (),
+    ) -> None:
         self.left_out = 0
         self.written = False
         self._passages = passages
@@ -116,7 +124,7 @@ class WrittenCheck:
         self._before: _Unit | None = None
         self._before_held = True
         self._list_holds = True
-        self._said: set[tuple[frozenset[str], int]] = set()
+        self._said = {_key(text) for text in known}
         self._waiting: list[TextPiece] = []  # what stands below, until a sentence that holds is said with it
         self._announcement: list[TextPiece] = []  # until one of its items holds
 
@@ -162,7 +170,7 @@ class WrittenCheck:
             self.written = True
             self.left_out += quoted is None and unit.kind != "heading"
             return
-        key = (terms_of(unit.text).pieces, _negations(unit.text))
+        key = _key(unit.text)
         again, new = key in self._said, unit.kind != "heading" and not says_unknown(unit.text)
         self._said.add(key)
         if unit.kind not in {"item", *_VERBATIM}:
@@ -214,6 +222,11 @@ class WrittenCheck:
             yield each if self.written else replace(each, text=each.text.lstrip("\n "))
             self.written = True
         self._waiting, self._announcement = [], []
+
+
+def _key(text: str) -> tuple[frozenset[str], int]:
+    """Equal for texts that say the same in the same words."""
+    return terms_of(text).pieces, _negations(text)
 
 
 def _piece(unit: _Unit, quoted: Quoted | None) -> TextPiece:

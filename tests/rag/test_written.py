@@ -237,6 +237,13 @@ def test_what_was_quoted_before_may_be_said_in_other_words(make: Make) -> None:
     assert (first.answer, shorter.answer) == (QUOTES, f"{again} [1]{DIVIDER}{QUOTES}")
 
 
+def test_what_was_quoted_before_is_not_said_again_in_the_same_words(make: Make) -> None:
+    engine = make(QUOTES)
+    first = engine.ask(WARP)
+    shorter = engine.ask(Question("shorter", conversation_id=first.conversation_id))
+    assert (first.answer, shorter.answer, shorter.note) == (QUOTES, QUOTES, None)
+
+
 def test_a_measurement_takes_the_text_as_it_comes(make: Make) -> None:
     answer: Answer = make("Dogs bark [1].", answers="unchecked").ask(WARP)
     assert (answer.answer, answer.quotes, answer.written) == ("Dogs bark [1].", "", True)
