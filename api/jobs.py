@@ -328,30 +328,50 @@ class JobQueue:
         undo: Callable[[], None] = lambda: None,
     ) -> Job:
         """Queues `work` and returns its job; `undo`, of an errand its own, runs when it does not end as `done`."""
-        job = new_job(kind, document_id, title)
-        self._store.save(job)
-        self._wait_turn(self._live_of(job, work, undo))
+        return self._add(new_job(kind, document_id, title), work, undo)
+
+    def submit_alone(self, kind: str, work: Work | Errand, refusal: Callable[[Job], CoalesceError], **more: Any) -> Job:
+        """As `submit_or_find`, but raises what `refusal` makes of the job that is found."""
+        job, new = self.submit_or_find(kind, work, **more)
+        if not new:
+            raise refusal(job)
         return job
 
-    def submit_alone(
+    def submit_or_find(
         self,
         kind: str,
         work: Work | Errand,
-        refusal: Callable[[Job], CoalesceError],
         *,
         about: str | None = None,
-        **more: Any,
-    ) -> Job:
-        """As `submit`, but raises what `refusal` makes of an unfinished job of this kind: two may ask at once.
+        document_id: str | None = None,
+        title: str = "",
+        undo: Callable[[], None] = lambda: None,
+    ) -> tuple[Job, bool]:
+        """As `submit`, or an unfinished job of this kind, and whether the job is new: two may ask at once.
 
         Args:
-            about: a book, where there may be one such job for each; more: as for `submit`.
+            about: a book, where there may be one such job for each.
         """
+        job = new_job(kind, document_id or about, title)
+        kept = self._add(job, work, undo, alone=True, alone_about=about)
+        return kept, kept is job
+
+    def _add(
+        self,
+        job: Job,
+        work: Work | Errand,
+        undo: Callable[[], None],
+        *,
+        alone: bool = False,
+        alone_about: str | None = None,
+    ) -> Job:
+        """Queues a job, or gives the unfinished one of its kind that it would have to stand beside."""
         with self._alone:
-            other = self.unfinished(kind, about)
-            if other is not None:
-                raise refusal(other)
-            return self.submit(kind, work, **{"document_id": about} | more)
+            if alone and (other := self.unfinished(job.kind, alone_about)) is not None:
+                return other
+            self._store.save(job)
+            self._wait_turn(self._live_of(job, work, undo))
+        return job
 
     def _live_of(self, job: Job, work: Work | Errand, undo: Callable[[], None] = lambda: None) -> Live:
         handle = JobHandle(lambda done, total, message: self._progress(job.id, done, total, message))

@@ -33,7 +33,6 @@ from api.jobs import (
     Work,
     job_of,
     jobs_table,
-    new_job,
     row_of,
     save_job,
 )
@@ -240,34 +239,6 @@ class SharedJobQueue(JobQueue):
             self._takes = True
             self._turns.notify_all()
 
-    def submit(
-        self,
-        kind: str,
-        work: Work | Errand,
-        *,
-        document_id: str | None = None,
-        title: str = "",
-        undo: Callable[[], None] = lambda: None,
-    ) -> Job:
-        """Queues an errand for whoever takes it, or work that only this process can do."""
-        return self._add(new_job(kind, document_id, title), work, undo)
-
-    def submit_alone(
-        self,
-        kind: str,
-        work: Work | Errand,
-        refusal: Callable[[Job], CoalesceError],
-        *,
-        about: str | None = None,
-        **more: Any,
-    ) -> Job:
-        """As `JobQueue.submit_alone`, among all processes."""
-        job = new_job(kind, more.get("document_id", about), more.get("title", ""))
-        kept = self._add(job, work, more.get("undo", lambda: None), alone=True, alone_about=about)
-        if kept is not job:
-            raise refusal(kept)
-        return job
-
     def unfinished(self, kind: str, document_id: str | None = None) -> Job | None:
         """As `JobQueue.unfinished`, of all processes."""
         return self._store.unfinished(kind, document_id)
@@ -300,9 +271,17 @@ class SharedJobQueue(JobQueue):
         if self._beats.is_alive():
             self._beats.join(STOP_TIMEOUT_S)
 
-    def _add(self, job: Job, work: Work | Errand, undo: Callable[[], None], **alone: Any) -> Job:
+    def _add(
+        self,
+        job: Job,
+        work: Work | Errand,
+        undo: Callable[[], None],
+        *,
+        alone: bool = False,
+        alone_about: str | None = None,
+    ) -> Job:
         errand = work if isinstance(work, Errand) and not work.here else None
-        kept = self._store.add(job, errand, **alone)
+        kept = self._store.add(job, errand, alone=alone, alone_about=alone_about)
         if kept is job and errand is None:
             self._wait_turn(self._live_of(job, work, undo))
         elif kept is job:

@@ -474,8 +474,10 @@ class Books:
                 self.folder.settle(incoming, name)
             else:  # named only by its job, so that no file stands there without one, whenever the server is killed
                 arguments["partial"] = str(incoming.path)
-            job = self._jobs.submit("add", self._errand(UPLOAD, arguments), document_id=document_id, title=name)
-        return Taken(document_id, job, new=True)
+            return self._submit(self._errand(UPLOAD, arguments), document_id, name)
+
+    def _submit(self, errand: Errand, document_id: str, title: str) -> Taken:
+        return Taken(document_id, *self._jobs.submit_or_find("add", errand, about=document_id, title=title))
 
     def fetch(self, url: str, most_bytes: int, *, private: bool = False) -> Taken:
         """Fetches a page of the web, and queues the job that adds it; the pages of a sitemap are fetched by the job.
@@ -494,10 +496,7 @@ class Books:
         listed = {"pages": list(pages), "most_bytes": most_bytes, "private": private}
         errand = self._errand(SITE, listed | {"site": site, "document_id": document_id})
         with self._lock:
-            waiting = self._jobs.unfinished("add", document_id)
-            if waiting is not None:
-                return Taken(document_id, waiting, new=False)
-            return Taken(document_id, self._jobs.submit("add", errand, document_id=document_id, title=site), new=True)
+            return self._submit(errand, document_id, site)
 
     @property
     def _anywhere(self) -> bool:
