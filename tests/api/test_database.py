@@ -184,7 +184,7 @@ def test_a_database_that_goes_away_is_503_until_it_is_back_and_nothing_acknowled
     tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
     data = pytestconfig.cache.mkdir("postgres-stopped") / "data"
-    with postgres_server(data) as server, database_on(server) as url:
+    with postgres_server(data, keeps_commits=True) as server, database_on(server) as url:
         builder = FakeBuilder(database_url=url)
         with running(in_database(tmp_path / "home", url), builder) as live:
             kept = live.post("/v1/ask", question="What is a warp?")
