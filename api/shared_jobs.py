@@ -317,7 +317,7 @@ class SharedJobQueue(JobQueue):
             here = [*self._live]
         try:
             held = self._store.take(kinds, here, only_waiting=time.monotonic() - self._away_at < LEASE_S)
-        except CoalesceError as error:
+        except Exception as error:  # noqa: BLE001  whatever a driver raises: without this thread no job is taken
             self._is_away(error)
             return None
         self._away = False
@@ -367,20 +367,20 @@ class SharedJobQueue(JobQueue):
             self._live.pop(job.id, None)
             self._asked_to_stop.discard(job.id)
 
-    def _is_away(self, error: CoalesceError) -> None:
+    def _is_away(self, error: Exception) -> None:
         if not self._away:
             logger.warning("jobs wait: %s", error)
         self._away, self._away_at = True, time.monotonic()
 
     def _beat(self) -> None:
-        """Renews the leases of this process each second, tells of its jobs, and hears which are to stop."""
+        """Renews this process's leases each second, reports its jobs, and stops those that somebody cancelled."""
         while not self._over.wait(BEAT_S):
             with self._lock:
                 ended = [*self._unkept.values()]
                 lives = [live for live in self._live.values() if live.job.id not in self._unkept]
             try:
                 held = self._store.renew(live.job for live in lives)
-            except CoalesceError as error:
+            except Exception as error:  # noqa: BLE001  whatever a driver raises: without this thread every lease runs out
                 self._is_away(error)
                 continue
             for job in ended:

@@ -537,7 +537,7 @@ class AnswerEngine:
             if last is None:
                 return _Prepared(request) if request.turns else None
             query = replace(understand(last.question, self.library, last.filters), chinese=request.chinese)
-            asked = f"{last.question}\n{question.text}"  # 'shorter' alone is no question that passages answer
+            asked = f"{last.question}\n{question.text}"  # no passage answers 'shorter' alone
             return _Prepared(replace(request, question=asked, query=query, passages=last.passages))
         chinese = request.chinese or any(asks_in_chinese(turn.question) for turn in request.turns)
         return _Prepared(request, said=reply_to(kind, self.library, chinese=chinese), talk=kind)
