@@ -230,18 +230,17 @@ def test_an_engine_whose_process_dies_in_mid_answer_answers_the_next(
     generator: OpenVINOGenerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline = generator._pipelines[None]
-    step = pipeline._step
+    step, steps = pipeline._step, itertools.count()
 
-    def die_before_it(new: list[Any]) -> None:
-        pipeline._engine._popen.kill()
-        pipeline._engine._popen.wait()
+    def die_before_the_fourth(new: list[Any]) -> None:
+        if next(steps) == 3:
+            pipeline._engine._popen.kill()
+            pipeline._engine._popen.wait()
         step(new)
 
-    answer = generator.stream(replace(QUESTION, max_tokens=500))
-    next(answer)
     with monkeypatch.context() as patch, pytest.raises(GenerationFailed, match="process ended"):
-        patch.setattr(pipeline, "_step", die_before_it)
-        list(answer)
+        patch.setattr(pipeline, "_step", die_before_the_fourth)
+        answer_of(generator, QUESTION)
     assert answer_of(generator, QUESTION)[1].usage.completion_tokens == 12
 
 
