@@ -35,8 +35,9 @@ pytestmark = pytest.mark.usefixtures("home")
 
 
 @pytest.fixture
-def served(home: Path) -> Iterator[Live]:
+def served(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
     """The running server of the home."""
+    monkeypatch.setattr("api.running_server.PROBE_TIMEOUT_S", 60)  # on a busy machine it would pass for none
     with running(load_settings({"home": home})) as live:
         announce(home, live.address)
         yield live
