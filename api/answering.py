@@ -15,7 +15,7 @@ import uuid
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -206,8 +206,8 @@ def _forget_oldest(clients: dict[str, Any]) -> None:
         clients.pop(next(iter(clients)))
 
 
-class AnswerRun:
-    """One answer from its question to its end, written by a thread of its own. Lives on the event loop.
+class AnswerRun(Followed[Event]):
+    """One answer from its question to its end, written by a thread of its own.
 
     One thread drives the engine's iterator from its first event to its last: a model's state may be bound to a thread
     (`torch.inference_mode` is).
@@ -218,7 +218,7 @@ class AnswerRun:
         grace_s: how long the run goes on after its last client has left.
 
     Attributes:
-        done: the finished answer, None until then; error: what ended the run instead.
+        done: the finished answer, None until then.
     """
 
     def __init__(
@@ -229,20 +229,12 @@ class AnswerRun:
         finished: Callable[[], None],
         grace_s: float,
     ) -> None:
+        super().__init__(grace_s)
         self.question = question
         self.done: Answer | None = None
-        self.error: BaseException | None = None
-        self.ended = False
-        self._events: list[Event] = []
         self._start = start
         self._finished = finished
-        self._grace_s = grace_s
         self._gone = threading.Event()
-        self._followers = 0
-        self._version = 0
-        self._changed = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
         executor.submit(self._drive)
 
     @property
@@ -256,42 +248,16 @@ class AnswerRun:
         if error is not None:
             self._end(error)
 
-    async def follow(self) -> AsyncGenerator[None]:
-        """Yields at every change until the end; several changes may come as one."""
-        self._followers += 1
-        if self._timer is not None:
-            self._timer.cancel()
-        seen = -1
-        try:
-            while not self.ended or seen != self._version:
-                if seen != self._version:
-                    seen = self._version
-                    yield
-                else:
-                    self._changed.clear()
-                    await self._changed.wait()
-        finally:
-            self._followers -= 1
-            if not self._followers and not self.ended:
-                self._timer = self._loop.call_later(self._grace_s, self.stop)
-
-    async def events(self) -> AsyncGenerator[Event]:
-        """The events from the start to the end; raises what ended the run."""
-        sent = 0
-        async with aclosing(self.follow()) as changes:
-            async for _ in changes:
-                while sent < len(self._events):
-                    sent += 1
-                    yield self._events[sent - 1]
-        if self.error is not None:
-            raise self.error
-
     async def answer(self) -> Answer:
         """Waits for the finished answer; raises what ended the run instead."""
-        async for _ in self.follow():
-            pass
+        try:
+            async for _ in self.events():
+                pass
+        except Exception:
+            if self.done is None:
+                raise
         if self.done is None:
-            raise self.error or Cancelled("the answer was stopped")
+            raise Cancelled("the answer was stopped")
         return self.done
 
     def _drive(self) -> None:
@@ -319,23 +285,12 @@ class AnswerRun:
 
     def _send(self, change: Callable[[T], None], value: T) -> None:
         with suppress(RuntimeError):  # the loop is closed: the server has stopped and nobody reads
-            self._loop.call_soon_threadsafe(change, value)
+            self.loop.call_soon_threadsafe(change, value)
 
     def _add(self, event: Event) -> None:
-        self._events.append(event)
         if isinstance(event, AnswerDone):
             self.done = event.answer
-        self._notify()
-
-    def _end(self, error: BaseException | None) -> None:
-        if not self.ended:
-            self.error = error
-            self.ended = True
-            self._notify()
-
-    def _notify(self) -> None:
-        self._version += 1
-        self._changed.set()
+        super()._add(event)
 
 
 class Answering:

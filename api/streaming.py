@@ -22,21 +22,25 @@ class Followed(Generic[T]):
 
     Args:
         grace_s: how long they go on being made after the last client has left.
+
+    Attributes:
+        made: those that there are so far.
+        ended: no more of them come; error: what ended them before their time.
     """
 
-    def __init__(self, events: AsyncGenerator[T], grace_s: float) -> None:
-        self._made: list[T] = []
-        self._error: Exception | None = None
-        self._ended = False
+    def __init__(self, grace_s: float) -> None:
+        self.made: list[T] = []
+        self.error: BaseException | None = None
+        self.ended = False
+        self.loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
         self._followers = 0
         self._grace_s = grace_s
         self._timer: asyncio.TimerHandle | None = None
-        self._making = asyncio.create_task(self._make(events))
 
     def stop(self) -> None:
-        """Ends them: nothing more is made."""
-        self._making.cancel()
+        """Lets nothing more be made."""
+        raise NotImplementedError
 
     async def events(self) -> AsyncGenerator[T]:
         """The events from the start to the end; raises what ended them."""
@@ -45,33 +49,54 @@ class Followed(Generic[T]):
             self._timer.cancel()
         sent = 0
         try:
-            while sent < len(self._made) or not self._ended:
-                if sent < len(self._made):
+            while sent < len(self.made) or not self.ended:
+                if sent < len(self.made):
                     sent += 1
-                    yield self._made[sent - 1]
+                    yield self.made[sent - 1]
                 else:
                     self._changed.clear()
                     await self._changed.wait()
         finally:
             self._followers -= 1
-            if not self._followers and not self._ended:
-                self._timer = asyncio.get_running_loop().call_later(self._grace_s, self.stop)
-        if self._error is not None:
-            raise self._error
+            if not self._followers and not self.ended:
+                self._timer = self.loop.call_later(self._grace_s, self.stop)
+        if self.error is not None:
+            raise self.error
+
+    def _add(self, event: T) -> None:
+        self.made.append(event)
+        self._changed.set()
+
+    def _end(self, error: BaseException | None) -> None:
+        if not self.ended:
+            self.error = error
+            self.ended = True
+            self._changed.set()
+
+
+class FollowedTask(Followed[T]):
+    """Events that an asynchronous iterator makes."""
+
+    def __init__(self, events: AsyncGenerator[T], grace_s: float) -> None:
+        super().__init__(grace_s)
+        self._making = asyncio.create_task(self._make(events))
+
+    def stop(self) -> None:
+        """Closes the iterator."""
+        self._making.cancel()
 
     async def _make(self, events: AsyncGenerator[T]) -> None:
+        error: Exception | None = None
         try:
             async with aclosing(events):
                 async for event in events:
-                    self._made.append(event)
-                    self._changed.set()
+                    self._add(event)
         except asyncio.CancelledError:
-            self._error = Cancelled("it was stopped")
-        except Exception as error:  # noqa: BLE001  who follows hears of it
-            self._error = error
+            error = Cancelled("it was stopped")
+        except Exception as caught:  # noqa: BLE001  who follows hears of it
+            error = caught
         finally:
-            self._ended = True
-            self._changed.set()
+            self._end(error)
 
 
 def sse(data: Any, event: str | None = None) -> ServerSentEvent:

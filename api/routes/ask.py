@@ -32,7 +32,7 @@ from api.schemas.answers import (
 from api.schemas.base import MAX_ID_CHARS, Id, error_responses
 from api.schemas.books import SuggestionsOut
 from api.security import client_of
-from api.streaming import Followed, event_stream, sse, unless_gone
+from api.streaming import FollowedTask, event_stream, sse, unless_gone
 from rag.types import Answer, Event, Question
 
 router = APIRouter(prefix="/v1", tags=["ask"])
@@ -143,7 +143,7 @@ async def compare(body: CompareIn, request: Request, services: ServicesDep, call
         yield "compared", await kept(answers)
 
     if body.stream:
-        followed = Followed(written(), body.grace_s)
+        followed = FollowedTask(written(), body.grace_s)
         comparison_id = uuid.uuid4().hex
         reply = await _streamed(followed.events(), **{COMPARISON_ID: comparison_id})
         services.answering.keep_comparison(comparison_id, caller.learner, followed)
