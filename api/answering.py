@@ -15,7 +15,7 @@ import uuid
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,9 +24,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api.errors import NotReady, RateLimited, describe, reply_for
 from api.metrics import Metrics
-from api.schemas.answers import Pick
+from api.schemas.answers import Pick, Unfinished, wire_event
 from api.settings import CoalesceSettings
-from api.streaming import Followed
+from api.streaming import Followed, Named
 from indexes.errors import Busy, Cancelled, CoalesceError, InvalidInput, NotFound
 from indexes.messages import msg
 from rag.errors import ArmUnavailable
@@ -42,6 +42,7 @@ from rag.types import (
 
 if TYPE_CHECKING:
     from api.server_state import AnswersApart
+    from api.shared_runs import SharedRuns
     from rag.conversations import Vote
     from rag.engine import AnswerEngine
     from rag.explanation import Explanation
@@ -302,6 +303,7 @@ class Answering:
         metrics: counts answers and failures.
         to_come: what to say of an arm that cannot run yet, while a language model is being loaded.
         apart: keeps answers that no conversation does for the other servers of a database.
+        shared: the runs of those servers.
     """
 
     def __init__(
@@ -311,8 +313,10 @@ class Answering:
         metrics: Metrics,
         to_come: Callable[[], NotReady | None] = lambda: None,
         apart: AnswersApart | None = None,
+        shared: SharedRuns | None = None,
     ) -> None:
         self._apart = apart
+        self._shared = shared
         self._engine = engine
         self._metrics = metrics
         self._to_come = to_come
@@ -328,13 +332,16 @@ class Answering:
         self._users: Counter[int] = Counter()
         self._when_unused: dict[int, Callable[[], None]] = {}
 
-    def start(self, question: Question, client: str, *, keep: bool = True, grace_s: float = 0.0) -> AnswerRun:
+    def start(
+        self, question: Question, client: str, *, keep: bool = True, grace_s: float = 0.0, found: bool = False
+    ) -> AnswerRun:
         """Begins an answer.
 
         Args:
             client: who asks, for the rate limit.
             keep: whether the answer goes into a conversation.
             grace_s: how long the answer is written on after its last client has left.
+            found: whether anybody may look for it while it is written.
 
         Raises:
             NotReady, RateLimited, Busy: before anything begins.
@@ -342,7 +349,11 @@ class Answering:
         with self._using() as engine:
             self.rate.take(client)
             self.limit.enter()
-            return self._begin(engine, question, self.limit.leave, keep=keep, grace_s=grace_s)
+            run = self._begin(engine, question, self.limit.leave, keep=keep, grace_s=grace_s)
+        if found and self._shared is not None:
+            where = {"conversation_id": question.conversation_id, "replaces": question.replaces}
+            self._shared.add(run.id, question.owner, run, wire_event, question=question.text, **where)
+        return run
 
     async def compare(
         self, question: Question, arms: Sequence[Arm], client: str, variants: Sequence[Variant] = ()
@@ -367,14 +378,32 @@ class Answering:
                     finally:
                         run.stop()
 
-    def keep_comparison(self, comparison_id: str, owner: str | None, events: Followed[Any]) -> None:
+    def keep_comparison(self, comparison_id: str, owner: str | None, events: Followed[Named]) -> None:
         """Lets the events of a comparison be followed by its id."""
         self._comparisons[comparison_id] = (owner, events)
+        if self._shared is not None:
+            self._shared.add(comparison_id, owner, events)
         while len(self._comparisons) > COMPARISONS_REMEMBERED:
             self._comparisons.popitem(last=False)
 
-    def find_comparison(self, comparison_id: str, owner: str | None) -> Followed[Any]:
-        """A comparison that is going on or has just ended; raises NotFound, for another owner's too."""
+    def follow_comparison(self, comparison_id: str, owner: str | None) -> AsyncGenerator[Named]:
+        """The events of a comparison that is going on or has just ended; raises NotFound, for another owner's too."""
+        try:
+            return self._find_comparison(comparison_id, owner).events()
+        except NotFound as unknown:
+            if self._shared is None:
+                raise
+            return self._shared.follow(comparison_id, owner, unknown)
+
+    async def stop_comparison(self, comparison_id: str, owner: str | None) -> None:
+        """Stops a comparison; raises NotFound, for another owner's too."""
+        try:
+            self._find_comparison(comparison_id, owner).stop()
+        except NotFound:
+            if self._shared is None or await asyncio.to_thread(self._shared.stop, comparison_id, owner) is None:
+                raise
+
+    def _find_comparison(self, comparison_id: str, owner: str | None) -> Followed[Named]:
         whose, events = self._comparisons.get(comparison_id, (None, None))
         if events is None or (owner is not None and whose != owner):
             raise NotFound(
@@ -398,6 +427,15 @@ class Answering:
                 hint="Finished answers are in their conversation: GET /v1/conversations/ID.",
             )
         return run
+
+    def follow(self, answer_id: str, owner: str | None) -> AsyncGenerator[Named]:
+        """The events of an answer as they are sent, at whichever server it is written; raises as `find`."""
+        try:
+            return named(self.find(answer_id, owner).events())
+        except NotFound as unknown:
+            if self._shared is None:
+                raise
+            return self._shared.follow(answer_id, owner, unknown)
 
     def answer(self, answer_id: str, owner: str | None) -> Answer:
         """A finished answer: one that has just ended, or one that a conversation keeps; raises NotFound."""
@@ -483,20 +521,31 @@ class Answering:
                 return True
         return False
 
-    def unfinished(self, conversation_id: str) -> AnswerRun | None:
-        """The newest run of a conversation, unless it ended with an answer, which the conversation keeps."""
-        run = next(iter(reversed(self._of(conversation_id))), None)
-        return run if run is not None and run.done is None else None
+    def stop_elsewhere(self, answer_id: str, owner: str | None) -> bool:
+        """As `stop`, of an answer that another server writes."""
+        return self._shared is not None and self._shared.stop(answer_id, owner) is True
+
+    def unfinished(self, conversation_id: str) -> Unfinished | None:
+        """The newest run of a conversation, unless it has ended."""
+        for run in reversed(self._of(conversation_id)):
+            if not run.ended and run.done is None:
+                return Unfinished(run.id, run.question.text, run.question.replaces)
+            break
+        elsewhere = self._shared.unfinished(conversation_id) if self._shared is not None else ()
+        return next((run for _, run in elsewhere if run.id not in self._runs), None)
 
     def conversations(self) -> set[str]:
-        """The conversations of the runs that can be followed."""
-        return {run.question.conversation_id for run in list(self._runs.values()) if run.question.conversation_id}
+        """The conversations of the runs that can be followed, and of those that other servers write."""
+        here = {run.question.conversation_id for run in list(self._runs.values()) if run.question.conversation_id}
+        return here.union(where for where, _ in self._shared.unfinished()) if self._shared is not None else here
 
     def forget(self, conversation_id: str) -> None:
         """Stops and drops the runs of a conversation that is deleted."""
         for run in self._of(conversation_id):
             run.stop()
             self._runs.pop(run.id, None)
+        if self._shared is not None:
+            self._shared.stop_all_of(conversation_id)
 
     def when_unused(self, engine: AnswerEngine, act: Callable[[], None]) -> None:
         """Calls `act` once no answer of an engine that was replaced is in work."""
@@ -594,3 +643,10 @@ class Answering:
             close = getattr(events, "close", None)
             if close is not None:
                 close()
+
+
+async def named(events: AsyncGenerator[Event]) -> AsyncGenerator[Named]:
+    """The events of an answer as they are sent."""
+    async with aclosing(events):
+        async for event in events:
+            yield wire_event(event)

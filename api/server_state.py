@@ -50,9 +50,40 @@ _apart = sa.Table(
     sa.Column("body", sa.Text, nullable=False),
     sa.Column("at", sa.DateTime(timezone=True), nullable=False, index=True, server_default=sa.func.clock_timestamp()),
 )
+servers = sa.Table(
+    "servers",
+    _TABLES,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("until", sa.Float, nullable=False),  # by the database's clock
+)
+"""The servers and workers that are heard of; see `api.shared_runs`."""
+runs = sa.Table(
+    "runs",
+    _TABLES,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("server", sa.ForeignKey(servers.c.id, ondelete="CASCADE"), nullable=False, index=True),
+    sa.Column("owner", sa.Text),
+    sa.Column("conversation_id", sa.Text, index=True),
+    sa.Column("asked", sa.Text, nullable=False),  # the question and what its answer replaces, as JSON
+    sa.Column("events", sa.Integer),  # how many there are; null until the run has ended
+    sa.Column("asked_to_stop", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("followed_until", sa.Float, nullable=False, server_default="0"),
+)
+"""Answers and comparisons in work, and those that have just ended."""
+run_parts = sa.Table(
+    "run_parts",
+    _TABLES,
+    sa.Column("run_id", sa.ForeignKey(runs.c.id, ondelete="CASCADE"), primary_key=True),
+    sa.Column("first", sa.Integer, primary_key=True),
+    sa.Column("past", sa.Integer, nullable=False),
+    sa.Column("events", sa.Text, nullable=False),
+)
+"""The events of a run from one number up to another, as JSON, once it is followed at another server."""
+NOW = sa.func.extract("epoch", sa.func.clock_timestamp())
 _DAY_OLD = _apart.c.at < sa.func.clock_timestamp() - sa.text("interval '1 day'")
 _OLD = _asked.c.at < sa.func.clock_timestamp() - sa.text("interval '2 minutes'")
-SERVERS = Schema("servers_1", _TABLES)
+SERVERS = Schema("servers_2", _TABLES)
 
 
 def get_state(database_url: str, key: str) -> str | None:

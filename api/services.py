@@ -42,6 +42,7 @@ from rag.types import Arm
 if TYPE_CHECKING:
     from api.server_state import AnswersApart, AskedElsewhere
     from api.shared_files import SharedFiles
+    from api.shared_runs import SharedRuns
     from evals.run import RunSpec
     from indexes.library import Library
     from indexes.settings import IndexSettings
@@ -139,14 +140,17 @@ def _study(settings: CoalesceSettings, library: Callable[[], Library | None]) ->
     return Study(StudyStore(settings.study_place), lambda question: justify(question, library()), judge=judge)
 
 
-def _elsewhere(settings: CoalesceSettings) -> tuple[AskedElsewhere, AnswersApart] | tuple[None, None]:
+def _elsewhere(
+    settings: CoalesceSettings,
+) -> tuple[AskedElsewhere, AnswersApart, SharedRuns] | tuple[None, None, None]:
     """What links a server with the others of its database; nothing without one."""
     url = settings.index.database_url
     if url is None:
-        return None, None
+        return None, None, None
     from api.server_state import AnswersApart, AskedElsewhere
+    from api.shared_runs import SharedRuns
 
-    return AskedElsewhere(url), AnswersApart(url)
+    return AskedElsewhere(url), AnswersApart(url), SharedRuns(url)
 
 
 class Services:
@@ -177,8 +181,11 @@ class Services:
         self.jobs = job_queue(settings)
         apart: AnswersApart | None
         self._elsewhere: AskedElsewhere | None
-        self._elsewhere, apart = _elsewhere(settings)
-        self.answering = Answering(lambda: self.engine, settings, self.metrics, self._model_to_come, apart)
+        self._shared_runs: SharedRuns | None
+        self._elsewhere, apart, self._shared_runs = _elsewhere(settings)
+        self.answering = Answering(
+            lambda: self.engine, settings, self.metrics, self._model_to_come, apart, self._shared_runs
+        )
         self.questions = BookQuestions(settings, self.jobs, lambda: self.library, lambda: self.engine)
         self.books = Books(uploads_of(settings), lambda: self.library, self.jobs, self.questions.made.forget)
         self.generators = GeneratorSwitch(
@@ -350,6 +357,8 @@ class Services:
             self.preparation.error = error
             self.preparation.report("failed")
             return
+        if self._shared_runs is not None:
+            self._shared_runs.start()
         self._thread.start()
 
     def close(self) -> None:
@@ -358,6 +367,8 @@ class Services:
         if self._elsewhere is not None and self.preparation.ready and self._thread.is_alive():
             self._thread.join(CLOSE_S)  # it may be at the database, which is closed here
         self.answering.close()
+        if self._shared_runs is not None:
+            self._shared_runs.close()
         self.jobs.close()
         self.study.close()
         self.questions.made.close()

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy import delete, insert, select, update
 
 from api.jobs import (
     FINAL_STATES,
@@ -36,7 +36,7 @@ from api.jobs import (
     row_of,
     save_job,
 )
-from api.server_state import SERVERS, leases
+from api.server_state import NOW, SERVERS, leases
 from indexes.errors import CoalesceError
 from indexes.postgres import PostgresDatabase
 
@@ -53,8 +53,7 @@ MOST_TAKERS = 3
 GIVEN_BACK = ("interrupted", "database_unavailable")
 """Ends that are none for an errand: whoever takes it next goes on."""
 
-_NOW = func.extract("epoch", func.clock_timestamp())
-_FREE = leases.c.until < _NOW
+_FREE = leases.c.until < NOW
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +99,7 @@ class SharedJobs(JobStore):
             save_job(connection, job)
             lease = {"job_id": job.id, "kind": job.kind, "created_at": job.created_at}
             values = (
-                {"until": 0.0, "takers": 0} if errand else {"until": _NOW + LEASE_S, "takers": 1, "holder": self._me}
+                {"until": 0.0, "takers": 0} if errand else {"until": NOW + LEASE_S, "takers": 1, "holder": self._me}
             )
             stored = {"errand": [errand.name, errand.arguments]} if errand else {}
             connection.execute(insert(leases).values(lease | values | stored))
@@ -147,7 +146,7 @@ class SharedJobs(JobStore):
         for job in jobs:
             with self._servers.connected() as connection:
                 mine = (leases.c.job_id == job.id) & (leases.c.holder == self._me)
-                renewed = update(leases).where(mine).values(until=_NOW + LEASE_S, seconds_left=job.seconds_left)
+                renewed = update(leases).where(mine).values(until=NOW + LEASE_S, seconds_left=job.seconds_left)
                 found = connection.execute(renewed.returning(leases.c.asked_to_stop)).first()
                 if found is None:
                     continue
@@ -188,7 +187,7 @@ class SharedJobs(JobStore):
 
     def _take(self, wanted: Any) -> Held | None:
         self._servers.open()
-        values = {"holder": self._me, "until": _NOW + LEASE_S, "takers": leases.c.takers + 1}
+        values = {"holder": self._me, "until": NOW + LEASE_S, "takers": leases.c.takers + 1}
         taken = update(leases).where(wanted).values(values)
         with self._servers.connected() as connection:
             lease = connection.execute(taken.returning(leases)).first()

@@ -15,6 +15,8 @@ from indexes.errors import Cancelled
 
 T = TypeVar("T")
 KEEP_ALIVE_S = 15.0
+Named = tuple[str, dict[str, Any]]
+"""An event of a stream: its name and its data."""
 
 
 class Followed(Generic[T]):
@@ -64,8 +66,9 @@ class Followed(Generic[T]):
             raise self.error
 
     def _add(self, event: T) -> None:
-        self.made.append(event)
-        self._changed.set()
+        if not self.ended:
+            self.made.append(event)
+            self._changed.set()
 
     def _end(self, error: BaseException | None) -> None:
         if not self.ended:

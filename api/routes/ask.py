@@ -13,6 +13,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import JSONResponse
 from sse_starlette import ServerSentEvent
 
+from api.answering import named
 from api.deps import CallerDep, ServicesDep, check_assistant
 from api.errors import describe
 from api.schemas.answers import (
@@ -27,13 +28,12 @@ from api.schemas.answers import (
     PicksOut,
     SearchIn,
     filters_of,
-    wire_event,
 )
 from api.schemas.base import MAX_ID_CHARS, Id, error_responses
 from api.schemas.books import SuggestionsOut
 from api.security import client_of
-from api.streaming import FollowedTask, event_stream, sse, unless_gone
-from rag.types import Answer, Event, Question
+from api.streaming import FollowedTask, Named, event_stream, sse, unless_gone
+from rag.types import Answer, Question
 
 router = APIRouter(prefix="/v1", tags=["ask"])
 EXAM_ALLOWS = [Depends(check_assistant)]
@@ -43,8 +43,6 @@ COMPARISON_ID = "X-Comparison-Id"
 """The same of a comparison."""
 CLIENT_LEFT = 499
 """The status of a call whose client has left; only the metrics see it."""
-Named = tuple[str, dict[str, Any]]
-"""An event of a stream: its name and its data."""
 
 
 @router.post(
@@ -70,9 +68,10 @@ async def ask(body: AskIn, request: Request, services: ServicesDep, caller: Call
         answers=body.answers,
         replaces=body.replaces,
     )
-    run = services.answering.start(question, client_of(request), grace_s=body.grace_s)
+    found = body.stream or body.conversation_id is not None
+    run = services.answering.start(question, client_of(request), grace_s=body.grace_s, found=found)
     if body.stream:
-        return await _streamed(_named(run.events()), **{ANSWER_ID: run.id})
+        return await _streamed(named(run.events()), **{ANSWER_ID: run.id})
     answer = await unless_gone(request, run.answer())
     if answer is None:
         return Response(status_code=CLIENT_LEFT)
@@ -82,8 +81,7 @@ async def ask(body: AskIn, request: Request, services: ServicesDep, caller: Call
 @router.get("/answers/{answer_id}/events", response_class=Response, responses=error_responses(404, 409, 503))
 async def follow_answer(answer_id: str, services: ServicesDep, caller: CallerDep) -> Response:
     """The events of an answer that is being written or has just ended, from the start."""
-    run = services.answering.find(answer_id, caller.learner)
-    return await _streamed(_named(run.events()), **{ANSWER_ID: answer_id})
+    return await _streamed(services.answering.follow(answer_id, caller.learner), **{ANSWER_ID: answer_id})
 
 
 @router.post("/search", dependencies=EXAM_ALLOWS, responses=error_responses(400, 404, 409, 413, 422, 429, 503))
@@ -136,7 +134,7 @@ async def compare(body: CompareIn, request: Request, services: ServicesDep, call
                 if not answers:
                     yield "comparing", {"question": body.question, "names": body.names()}
                 yield "answer", {"index": len(answers), "id": run.id}
-                async with aclosing(_named(run.events())) as events:
+                async with aclosing(named(run.events())) as events:
                     async for event in events:
                         yield event
                 answers.append(await run.answer())
@@ -155,14 +153,14 @@ async def compare(body: CompareIn, request: Request, services: ServicesDep, call
 @router.get("/compare/{comparison_id}/events", response_class=Response, responses=error_responses(404))
 async def follow_comparison(comparison_id: str, services: ServicesDep, caller: CallerDep) -> Response:
     """The events of a comparison that is being made or has just ended, from the start."""
-    found = services.answering.find_comparison(comparison_id, caller.learner)
-    return await _streamed(found.events(), **{COMPARISON_ID: comparison_id})
+    events = services.answering.follow_comparison(comparison_id, caller.learner)
+    return await _streamed(events, **{COMPARISON_ID: comparison_id})
 
 
 @router.delete("/compare/{comparison_id}", status_code=204, responses=error_responses(404))
 async def stop_comparison(comparison_id: str, services: ServicesDep, caller: CallerDep) -> None:
     """Stops a comparison that is being made."""
-    services.answering.find_comparison(comparison_id, caller.learner).stop()
+    await services.answering.stop_comparison(comparison_id, caller.learner)
 
 
 @router.post("/choose", dependencies=EXAM_ALLOWS, responses=error_responses(400, 404, 409, 413, 422, 429, 503))
@@ -200,12 +198,6 @@ def suggest_questions(
         every = [document.document_id for document in services.library.documents()]
         found = services.reading.suggest(document_id or every)
     return SuggestionsOut.model_validate({"suggestions": found})
-
-
-async def _named(events: AsyncGenerator[Event]) -> AsyncGenerator[Named]:
-    async with aclosing(events):
-        async for event in events:
-            yield wire_event(event)
 
 
 async def _streamed(events: AsyncGenerator[Named], **headers: str) -> Response:

@@ -17,11 +17,11 @@ from api.schemas.answers import (
     FeedbackCountOut,
     FeedbackIn,
     RenameIn,
-    Unfinished,
 )
 from api.schemas.base import attached, error_responses
 from api.schemas.study import Learner
 from evals.export import feedback_cases
+from indexes.errors import NotFound
 from indexes.jsonl import to_jsonl
 from rag.conversations import MOST_SEARCHED, Conversation, Feedback, Place, conversation_markdown
 from rag.question import reject_control_characters
@@ -72,15 +72,16 @@ def start_conversation(store: ConversationsDep, body: ConversationIn | None = No
 @router.get("/conversations/{conversation_id}", responses=error_responses(404, 503))
 def get_conversation(conversation_id: str, store: ConversationsDep, services: ServicesDep) -> ConversationDetail:
     """A conversation with its answers as they were given."""
-    run = services.answering.unfinished(conversation_id)  # before its answers: one that ends now is among them
+    unfinished = services.answering.unfinished(conversation_id)  # before its answers: one that ends now is among them
     conversation = asdict(store.get(conversation_id))
     answers = [AnswerOut.model_validate(answer) for answer in store.answers(conversation_id)]
-    written = run is None or run.ended or any(answer.id == run.id for answer in answers)
+    if unfinished is not None and any(answer.id == unfinished.id for answer in answers):
+        unfinished = None
     return ConversationDetail(
         **conversation,
         answers=answers,
         ratings=store.ratings(conversation_id),
-        unfinished=None if run is None or written else Unfinished(run.id, run.question.text, run.question.replaces),
+        unfinished=unfinished,
     )
 
 
@@ -106,8 +107,13 @@ def export_conversation(conversation_id: str, store: ConversationsDep) -> Respon
 @router.delete("/answers/{answer_id}", status_code=204, responses=error_responses(404, 503))
 def remove_answer(answer_id: str, store: ConversationsDep, services: ServicesDep, caller: CallerDep) -> None:
     """Removes an answer from its conversation, to ask again or otherwise; stops one that is being written."""
-    if not services.answering.stop(answer_id, caller.learner):
+    if services.answering.stop(answer_id, caller.learner):
+        return
+    try:
         store.remove_answer(answer_id)
+    except NotFound:
+        if not services.answering.stop_elsewhere(answer_id, caller.learner):
+            raise
 
 
 @router.post("/feedback", status_code=201, responses=error_responses(400, 404, 422, 503))

@@ -1,0 +1,167 @@
+"""Answers and comparisons in work, followed and stopped at a server of their database that does not write them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+import sqlalchemy as sa
+from api_fakes import FakeBuilder, Live, running
+from fakes import ScriptedGenerator
+from postgres import place_in
+from waiting import PATIENCE_S, wait_until
+
+from api import shared_runs
+from api.health_checks import STORES
+from api.server_state import SERVERS, runs
+from api.settings import load_settings
+from indexes.postgres import store_at
+
+ASKED = {"question": "How many threads are in a warp?", "stream": True, "grace_s": 30}
+KEYS = {"api_keys": "open-key", "learner_keys": "alice=alices-key,bob=bobs-key"}
+WAYS = {"/v1/ask": ("x-answer-id", "/v1/answers/{}"), "/v1/compare": ("x-comparison-id", "/v1/compare/{}")}
+"""How a run is begun, the header that names it, and where it is followed and stopped."""
+BOTH = pytest.mark.parametrize("way", WAYS, ids=["answer", "comparison"])
+
+
+class Pair:
+    """Two servers over one database; what they write stands still between the first piece and the second."""
+
+    def __init__(self, one: Live, other: Live) -> None:
+        self.one, self.other = one, other
+        self.go_on = threading.Event()
+        for live in (one, other):
+            live.generator.pieces = ("A warp has ", "32 threads [1].")
+            live.generator.before_piece = lambda index: index and self.go_on.wait(PATIENCE_S) and None
+
+    @contextmanager
+    def begun(self, way: str, **more: Any) -> Iterator[tuple[str, httpx.Response]]:
+        """A run at the one server that the other has been told of: its path, and the reply that it is read from."""
+        header, path = WAYS[way]
+        with self.one.client.stream("POST", way, json=ASKED | more) as reply:
+            run_id = reply.headers[header]
+            wait_until(lambda: run_id in told(self.one), "it is told of")
+            yield path.format(run_id), reply
+
+    @contextmanager
+    def endless(self, way: str, **more: Any) -> Iterator[tuple[str, httpx.Response]]:
+        """As `begun`, of a run that ends only when it is stopped."""
+        writer = self.one.generator
+        writer.before_piece = lambda index: index and threading.Event().wait(0.02) and None
+        writer.pieces = ("word ",) * 100_000
+        with self.begun(way, **more) as begun:
+            yield begun
+        inside = self.one.services.answering.limit
+        wait_until(lambda: not inside.inside and writer.closed_streams == len(writer.requests), "it was stopped")
+
+
+def told(live: Live) -> list[str]:
+    with store_at(live.services.settings.index.database_url, SERVERS).reading() as connection:
+        return list(connection.scalars(sa.select(runs.c.id)))
+
+
+def as_(live: Live, key: str) -> Live:
+    return replace(live, client=httpx.Client(base_url=live.address, headers={"authorization": f"Bearer {key}"}))
+
+
+def names(reply: httpx.Response) -> list[str]:
+    lines = reply.read().decode().splitlines()
+    return [line.removeprefix("event: ") for line in lines if line.startswith("event: ")]
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory, common_database: str) -> Iterator[tuple[Live, Live]]:
+    with ExitStack() as stack:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        for name, seconds in {"EVERY_S": 0.05, "LEASE_S": 0.5, "BEAT_S": 0.1, "FOLLOWED_S": 0.5}.items():
+            patch.setattr(shared_runs, name, seconds)
+        url = stack.enter_context(place_in(common_database))
+        for schema in (*STORES, SERVERS):
+            store_at(url, schema).open()
+        found = []
+        for name in "ab":
+            settings = load_settings({"home": tmp_path_factory.mktemp(name), "database_url": url} | KEYS)
+            builder = FakeBuilder(ScriptedGenerator(arms=("rag",)), database_url=url)
+            found.append(as_(stack.enter_context(running(settings, builder)), "open-key"))
+            stack.enter_context(found[-1].client)
+        yield found[0], found[1]
+
+
+@pytest.fixture
+def pair(both: tuple[Live, Live]) -> Iterator[Pair]:
+    pair = Pair(*both)
+    yield pair
+    pair.go_on.set()
+
+
+@BOTH
+def test_a_run_is_followed_from_its_start_at_any_server_and_goes_on_for_who_reads_it_there(way: str, pair: Pair):
+    with (
+        pair.begun(way, grace_s=0) as (path, reply),
+        pair.other.client.stream("GET", f"{path}/events") as elsewhere,
+    ):
+        lines = elsewhere.iter_lines()
+        assert "event: delta" in lines  # up to where it stands still
+        reply.close()  # who asked leaves
+        pair.go_on.set()
+        rest = [line for line in lines if line.startswith("event: ")]
+    assert rest[0] == "event: delta" and rest[-1] in ("event: done", "event: compared")
+    again = pair.other.client.get(f"{path}/events")
+    assert again.text == pair.one.client.get(f"{path}/events").text
+
+
+@BOTH
+def test_a_run_is_stopped_at_any_server(way: str, pair: Pair):
+    with pair.endless(way) as (path, reply):
+        assert pair.other.status("DELETE", path) == 204
+        assert not {"done", "compared"} & {*names(reply)}
+
+
+@BOTH
+def test_a_learner_follows_and_stops_her_own_runs_alone(way: str, both: tuple[Live, Live]):
+    alice, alice_elsewhere, bob = as_(both[0], "alices-key"), as_(both[1], "alices-key"), as_(both[1], "bobs-key")
+    pair = Pair(alice, alice_elsewhere)
+    with alice.client, alice_elsewhere.client, bob.client, pair.begun(way) as (path, reply):
+        assert bob.status("GET", f"{path}/events") == bob.status("DELETE", path) == 404
+        with alice_elsewhere.client.stream("GET", f"{path}/events") as elsewhere:
+            pair.go_on.set()
+            assert names(elsewhere) == names(reply)
+
+
+def test_a_conversation_tells_of_its_unfinished_answer_at_any_server_and_ends_it_with_itself(pair: Pair):
+    conversation = pair.one.post("/v1/conversations")["id"]
+    with pair.endless("/v1/ask", conversation_id=conversation) as (path, reply):
+        found = pair.other.get(f"/v1/conversations/{conversation}")["unfinished"]
+        assert found == {"id": path.rpartition("/")[2], "question": ASKED["question"], "replaces": None}
+        assert pair.other.status("DELETE", "/v1/conversations") == 204
+        assert "done" not in names(reply)
+
+
+@BOTH
+def test_who_follows_a_run_whose_server_dies_hears_of_it(way: str, pair: Pair, monkeypatch: pytest.MonkeyPatch):
+    conversation = {"conversation_id": pair.one.post("/v1/conversations")["id"]} if "ask" in way else {}
+    with pair.begun(way, **conversation) as (path, _), pair.other.client.stream("GET", f"{path}/events") as elsewhere:
+        lines = elsewhere.iter_lines()
+        assert "event: delta" in lines
+        with monkeypatch.context() as killed:
+            killed.setattr(pair.one.services._shared_runs, "_tell", lambda: None)  # it is not heard of any more
+            error = [line for line in lines if line.startswith(("event: ", "data: "))][-2:]
+            assert error[0] == "event: error" and "stopped" in error[1] and "Ask again" in error[1]
+            assert names(pair.other.client.get(f"{path}/events"))[-1] == "error"
+            assert pair.other.services.answering.conversations() == set()
+
+
+def test_a_run_that_is_over_before_the_others_are_told_is_not_told_of(pair: Pair, monkeypatch: pytest.MonkeyPatch):
+    pair.go_on.set()
+    shared = pair.one.services._shared_runs
+    tell = shared._tell
+    with monkeypatch.context() as late:
+        late.setattr(shared, "_tell", lambda: None)
+        reply = pair.one.client.post("/v1/ask", json=ASKED)
+        tell()
+    assert "event: done" in reply.text and reply.headers["x-answer-id"] not in told(pair.one)
