@@ -14,9 +14,11 @@ from api.repair import alone
 from api.server_state import SERVERS
 from api.services import SAMPLE_MARKER, check_home
 from api.settings import CoalesceSettings
+from api.shared_runs import LEASE_S, servers_of
 from indexes.catalog import CATALOG, Catalog, derive_indexes
 from indexes.database import Schema
-from indexes.errors import IndexMissing, InvalidInput
+from indexes.errors import Conflict, IndexMissing, InvalidInput
+from indexes.messages import msg
 from indexes.moving import count_rows, move_store, not_empty
 from indexes.postgres import PostgresDatabase, shown_url, store_at
 
@@ -50,7 +52,7 @@ def move(source: str, target: str, tell: Tell) -> dict[str, Any]:
     Raises:
         InvalidInput: both are the same.
         IndexMissing: the source has no library.
-        Conflict: the target is not empty, a server uses a home, or something did not arrive.
+        Conflict: the target is not empty, a server uses one of both, or something did not arrive.
         CoalesceError: as `Store.open`.
     """
     old, new = _place(source), _place(target)
@@ -61,9 +63,8 @@ def move(source: str, target: str, tell: Tell) -> dict[str, Any]:
     if isinstance(new, Path):
         check_home(new)
     with ExitStack() as used:
-        for home in (old, new):
-            if isinstance(home, Path):
-                used.enter_context(alone(home))
+        for place in (old, new):
+            used.enter_context(alone(place) if isinstance(place, Path) else _unused(place))
         stores = used.enter_context(_opened(old, new))
         for name, (before, after) in stores.items():
             there = count_rows(after, STORES[name])
@@ -98,6 +99,22 @@ def _at(place: Path | str, name: str) -> Path | str:
 
 def _shown(place: Path | str) -> str:
     return shown_url(place) if isinstance(place, str) else str(place)
+
+
+@contextmanager
+def _unused(url: str) -> Iterator[None]:
+    """While no server or worker uses a database; raises Conflict, also for one that has begun to by the end."""
+    _need_none(url)
+    yield
+    _need_none(url)
+
+
+def _need_none(url: str) -> None:
+    if running := servers_of(url):
+        raise Conflict(
+            msg("servers or workers use {}: {}", shown_url(url), ", ".join(running)),
+            hint=msg("Stop them first; one that was killed counts for {} s.", round(LEASE_S)),
+        )
 
 
 @contextmanager

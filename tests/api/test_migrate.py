@@ -11,12 +11,14 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 from fakes import HashEncoder, make_answer
+from waiting import wait_until
 
 from api import migrate
 from api.chosen_generator import GeneratorChoice, keep_choice, read_choice
 from api.jobs import JobStore
 from api.migrate import STORES, move
 from api.settings import load_settings
+from api.shared_runs import SharedRuns, servers_of
 from indexes.errors import Conflict, DatabaseUnavailable
 from indexes.library import open_library
 from indexes.postgres import store_at
@@ -74,6 +76,18 @@ def test_a_move_that_broke_off_goes_on_and_what_is_not_empty_is_left_alone(
     for source in (full, copytree(full, tmp_path / "other")):
         with pytest.raises(Conflict, match="already"):
             move(str(source), database_url, lambda *_: None)
+
+
+def test_a_database_that_a_server_uses_is_not_moved(full: Path, database_url: str, tmp_path: Path, coalesce) -> None:
+    shared = SharedRuns(database_url)
+    shared.start()
+    wait_until(lambda: servers_of(database_url) != [], "it is heard of")
+    for source, target in ((full, database_url), (database_url, tmp_path / "back")):
+        said = coalesce.refuses("migrate", "--from", str(source), "--to", str(target))
+        assert servers_of(database_url)[0] in said and "Stop" in said
+    assert not (tmp_path / "back" / "library.sqlite3").exists()
+    shared.close()
+    assert coalesce.gives("migrate", "--from", str(full), "--to", database_url)["moved"]
 
 
 def test_an_earlier_schema_is_an_error_until_it_is_migrated(
