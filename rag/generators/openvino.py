@@ -15,8 +15,8 @@ import re
 import secrets
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -69,6 +69,9 @@ _KV_DTYPE_BYTES = 2
 _POLL_S = 0.05
 _STEP_S = 5.0
 """A step that takes longer when the model is closed hangs: a piece of a prompt takes a second."""
+_HANGS_S = 300.0
+"""A step that takes longer hangs whatever the model. It reads 256 tokens at most: 0.8 s for 1.5 billion weights on two
+cores, so 80 s for ten times as many at a tenth of the speed."""
 _BEAMS = 20
 _MOST_KNOWN = 400
 """Options whose likelihood is remembered: the same ones come again in another order, when the prefix cache hides it."""
@@ -175,6 +178,8 @@ class _Pipeline:
         self._let_go: list[int] = []
         self._changed = threading.Condition()
         self._closed = False
+        self._step_began_s: float | None = None
+        self._hung = False
         self._thread = threading.Thread(target=self._run, name="coalesce-openvino", daemon=True)
         self._thread.start()
 
@@ -212,15 +217,25 @@ class _Pipeline:
             while True:
                 if cancelled():
                     raise Cancelled("The answer was stopped.")
-                with suppress(queue.Empty):
+                try:
                     output = request.outputs.get(timeout=_POLL_S)
-                    if isinstance(output, Exception):
-                        raise output
-                    if output is None:
-                        return
-                    yield output
+                except queue.Empty:
+                    self._end_what_hangs()
+                    continue
+                if isinstance(output, Exception):
+                    raise output
+                if output is None:
+                    return
+                yield output
         finally:
             request.given_up = True
+
+    def _end_what_hangs(self) -> None:
+        """Kills the process that does not come back from a step; everyone who waits looks."""
+        began_s = self._step_began_s
+        if began_s is not None and time.monotonic() - began_s > _HANGS_S:
+            self._hung = True
+            self._engine.kill()
 
     def next_tokens(self, tokens: list[int], cancelled: Callable[[], bool] = lambda: False) -> dict[int, float]:
         """Log-probabilities of the likeliest tokens to follow, by a beam search for one token."""
@@ -266,7 +281,10 @@ class _Pipeline:
             try:
                 self._step(new)
             except Exception as error:  # noqa: BLE001 - whoever waits must hear of it, and the next answers go on
-                self._end_all(GenerationFailed(msg("OpenVINO GenAI failed: {}", _reason(error)), hint="Ask again."))
+                said = msg("OpenVINO GenAI failed: {}", _reason(error))
+                if self._hung:
+                    said = msg("OpenVINO GenAI did not end a step within {} seconds.", f"{_HANGS_S:g}")
+                self._end_all(GenerationFailed(said, hint="Ask again."))
 
     def _next(self) -> list[_Request]:
         """Takes from the line what can begin, everything once it is closed, and tells the others their places."""
@@ -285,11 +303,16 @@ class _Pipeline:
         if self._engine.has_ended and len(new) == len(self._running):  # answers in work hear of it from their step
             self._engine.close()
             self._engine = EngineProcess(self._files)
+        self._hung = False
         given_up = [number for number, request in self._running.items() if request.given_up]
         for number in given_up:
             del self._running[number]
         begin = [Begun(number, one.tokens, one.config) for number, one in self._running.items() if one in new]
-        stepped = self._engine.step(begin, [*self._let_go, *given_up])
+        self._step_began_s = time.monotonic()
+        try:
+            stepped = self._engine.step(begin, [*self._let_go, *given_up])
+        finally:
+            self._step_began_s = None
         self._let_go = []
         for number, output in stepped.outputs:
             self._running[number].outputs.put(output)

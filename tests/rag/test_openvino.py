@@ -244,6 +244,25 @@ def test_an_engine_whose_process_dies_in_mid_answer_answers_the_next(
     assert answer_of(generator, QUESTION)[1].usage.completion_tokens == 12
 
 
+def test_an_engine_that_hangs_in_mid_answer_is_ended_and_answers_the_next(
+    generator: OpenVINOGenerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = generator._pipelines[None]
+    step, steps, stopped = pipeline._step, itertools.count(), pipeline._engine
+
+    def stop_before_the_fourth(new: list[Any]) -> None:
+        if next(steps) == 3:
+            os.kill(pipeline._engine._popen.pid, signal.SIGSTOP)
+        step(new)
+
+    with monkeypatch.context() as patch, pytest.raises(GenerationFailed, match="did not end a step"):
+        patch.setattr(openvino, "_HANGS_S", 1.0)
+        patch.setattr(pipeline, "_step", stop_before_the_fourth)
+        answer_of(generator, QUESTION)
+    assert stopped.has_ended
+    assert answer_of(generator, QUESTION)[1].usage.completion_tokens == 12
+
+
 def test_an_engine_heeds_its_parent_alone_and_ends_with_it_where_it_hangs(
     settings: GeneratorSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
