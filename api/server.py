@@ -129,10 +129,15 @@ class StoppingServer(uvicorn.Server):
         config = server_config(create_app(services), services.settings, timeout_graceful_shutdown=GRACE_S)
         super().__init__(config)
         self._services = services
+        self._told_to_stop = False
         AppStatus.enable_automatic_graceful_drain = False  # it would cut every stream at once
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begins to stop, and ends the process after `STOPPED_S` whatever happens."""
+        """Begins to stop, and ends the process after `STOPPED_S` whatever happens; told once more, at once."""
+        if self._told_to_stop:
+            withdraw(self._services.settings.home)
+            os._exit(128 + sig)  # children end with it, and every call is one transaction
+        self._told_to_stop = True
         last = threading.Timer(STOPPED_S, os._exit, (0,))
         last.daemon = True
         last.start()

@@ -65,9 +65,9 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def fake_engine() -> Iterator[FakeEngine]:
+def fake_engine(handler: type[Handler] | None = None) -> Iterator[FakeEngine]:
     """An engine on a free port of this machine."""
-    with FakeEngine() as engine:
+    with FakeEngine(handler=handler) as engine:
         threading.Thread(target=engine.serve_forever, daemon=True).start()
         yield engine
         engine.shutdown()

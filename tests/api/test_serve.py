@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import shutil
 import signal
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from api_fakes import PATIENCE_S, wait_until
+from fake_engine import MODEL, Handler, fake_engine
 from serving import Process, coalesce, start, stop
+
+from api.running_server import ADDRESS_FILE
 
 pytestmark = pytest.mark.integration
 
@@ -125,6 +132,46 @@ def test_a_start_computes_for_seconds_and_a_removal_for_less_than_one(sample_hom
 def test_sigterm_ends_the_server_with_status_0_and_no_traceback(server: Process):
     assert stop(server, signal.SIGTERM) == 0
     assert "Traceback" not in (server.home.parent / "serve.log").read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_ends_the_server_at_once_whatever_is_in_work(
+    sample_home: Path, tmp_path: Path, number: signal.Signals
+):
+    asked, never = threading.Event(), threading.Event()
+
+    class Silent(Handler):
+        def writes(self, body: dict[str, Any]) -> str:
+            asked.set()
+            never.wait()
+            return super().writes(body)
+
+    patient = "from api import server; server.ANSWERS_END_S = server.GRACE_S = server.STOPPED_S = 9e3"
+    command = [sys.executable, "-c", f"{patient}; from api.cli import main; main()", "serve"]
+    home = shutil.copytree(sample_home, tmp_path / "home")
+    with fake_engine(Silent) as engine, ThreadPoolExecutor(1) as pool:
+        remote = ("--generator", "remote", "--base-url", engine.address, "--model", MODEL)
+        server = start(home, *remote, command=command)
+        ask = {"question": "What is a warp?", "answers": "free"}
+        asking = pool.submit(httpx.post, f"{server.address}/v1/ask", json=ask, timeout=None)
+        assert asked.wait(PATIENCE_S)
+        server.popen.send_signal(number)
+        wait_until(lambda: not listens(server.address), "it takes no more calls")
+        assert server.popen.poll() is None
+        server.popen.send_signal(number)
+        assert server.popen.wait(PATIENCE_S) == 128 + number
+        never.set()
+        assert isinstance(asking.exception(), httpx.TransportError)
+    server.client.close()
+    assert "Traceback" not in (tmp_path / "serve.log").read_text()
+    assert not (home / ADDRESS_FILE).exists()
+
+
+def listens(address: str) -> bool:
+    try:
+        return httpx.get(f"{address}/healthz", timeout=PATIENCE_S).is_success
+    except httpx.TransportError:
+        return False
 
 
 def test_a_generator_that_cannot_load_ends_the_start_with_status_1(tmp_path: Path):
