@@ -127,6 +127,10 @@ UNKNOWN_ERRORS = (
 )
 """The roots of nearly all errors that are faults of the program."""
 RETRY_AFTER_S = 5
+FOR_NOW = (429, 503)
+"""Statuses of calls that may be tried again."""
+REFUSED = "coalesce.refused"
+"""The key of a call's ASGI scope under which `reply_for` leaves the type of such a reply, for who counts them."""
 
 
 def sentence(text: str) -> str:
@@ -191,7 +195,7 @@ def describe(error: BaseException) -> ErrorReply:
         )
     status, kind = next(ERROR_TABLE[cls] for cls in type(known).__mro__ if cls in ERROR_TABLE)
     headers = {}
-    if status in (429, 503):
+    if status in FOR_NOW:
         headers["Retry-After"] = str(math.ceil(getattr(known, "retry_after_s", RETRY_AFTER_S)))
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
@@ -259,6 +263,8 @@ def install_handlers(app: FastAPI) -> None:
 
 def reply_for(request: Request, reply: ErrorReply) -> JSONResponse:
     """The reply in the form that the client reads: OpenAI's calls have two more fields."""
+    if reply.status in FOR_NOW:
+        request.scope[REFUSED] = reply.type
     response = reply.response()
     if request.url.path.startswith(("/v1/chat/", "/v1/models")):
         response = JSONResponse(openai_body(reply), reply.status, headers=reply.headers)

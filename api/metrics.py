@@ -8,6 +8,7 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from api.errors import REFUSED
 from rag.types import Answer
 
 LATENCY_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
@@ -29,6 +30,12 @@ class Metrics:
             "Seconds from the first byte in to the last byte out, by route.",
             ("route",),
             buckets=LATENCY_BUCKETS_S,
+            registry=self.registry,
+        )
+        self.refused = Counter(
+            "coalesce_http_refused",
+            "Calls refused for now (429, 503), by the type of the error, such as busy or rate_limited.",
+            ("reason",),
             registry=self.registry,
         )
         self._answers = Counter(
@@ -102,3 +109,5 @@ class RequestMeter:
             route = getattr(scope.get("route"), "path_format", None) or "other"
             self._metrics.requests.labels(route, scope["method"], str(status)).inc()
             self._metrics.request_seconds.labels(route).observe(time.perf_counter() - started)
+            if reason := scope.get(REFUSED):
+                self._metrics.refused.labels(reason).inc()

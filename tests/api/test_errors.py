@@ -63,3 +63,4 @@ def test_a_damaged_row_is_a_word_of_its_own_wherever_it_is_read_and_the_connecti
         assert "coalesce doctor" in error.json()["error"]["hint"]
     for path, body in (("/v1/ask", {"question": "What is a warp?"}), ("/v1/search", {"query": "warp"})):
         assert live.client.post(path, json=body).json()["error"]["type"] == "index_corrupt"
+    assert 'coalesce_http_refused_total{reason="index_corrupt"} 5.0' in live.client.get("/metrics").text

@@ -39,6 +39,7 @@ def test_a_full_server_says_when_to_come_back_and_goes_on(settings):
             reply = live.client.post(path, json=body)
             assert (reply.status_code, reply.json()["error"]["type"]) == (503, "busy")
             assert int(reply.headers["retry-after"]) >= 1
+        assert 'coalesce_http_refused_total{reason="busy"} 3.0' in live.client.get("/metrics").text
         go_on.set()
         assert [one.result().status_code for one in first] == [200, 200]
         assert live.client.post("/v1/ask", json=QUESTION).status_code == 200
@@ -73,6 +74,7 @@ def test_a_client_that_asks_too_often_is_a_429_that_says_when(settings, keys):
         *taken, last = [live.client.post("/v1/ask", json=QUESTION, headers=bearer) for bearer in bearers]
         assert [reply.status_code for reply in taken] == [200, 200]
         assert (last.status_code, last.json()["error"]["type"]) == (429, "rate_limited")
+        assert 'coalesce_http_refused_total{reason="rate_limited"} 1.0' in live.client.get("/metrics").text
         assert 1 <= int(last.headers["retry-after"]) <= 30
         assert live.status("POST", "/v1/search", {"query": "warp"}) == 429
         assert live.status("GET", "/v1/documents") == 200
