@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 import threading
 import time
 import uuid
@@ -27,6 +26,7 @@ from api.metrics import Metrics
 from api.schemas.answers import Pick, Unfinished, wire_event
 from api.settings import CoalesceSettings
 from api.streaming import Followed, Named
+from indexes.cores import usable_cores
 from indexes.errors import Busy, Cancelled, CoalesceError, InvalidInput, NotFound
 from indexes.messages import msg
 from rag.errors import ArmUnavailable
@@ -325,7 +325,7 @@ class Answering:
         self._comparisons: OrderedDict[str, tuple[str | None, Followed[Any]]] = OrderedDict()
         self._threads = ThreadPoolExecutor(settings.answer_threads, thread_name_prefix="coalesce-answer")
         self._computing = ThreadPoolExecutor(
-            min(COMPUTE_AT_ONCE, os.cpu_count() or 1, settings.answer_threads), thread_name_prefix="coalesce-compute"
+            min(COMPUTE_AT_ONCE, usable_cores(), settings.answer_threads), thread_name_prefix="coalesce-compute"
         )
         self.limit = AdmissionLimit(settings.answer_threads + settings.max_waiting_asks)
         self._lock = threading.Lock()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import platform
 import re
 from collections.abc import Mapping, Sequence
@@ -31,6 +30,7 @@ from evals.questions import BankQuestion
 from evals.run import RunSpec
 from evals.scoring import FACT_FLOWS, Row, calibration_data, fact_flow
 from evals.statistics import smallest_detectable
+from indexes.cores import usable_cores
 from indexes.errors import NotFound
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -301,7 +301,7 @@ def machine() -> dict[str, Any]:
     """System, cores, and the versions that numbers depend on."""
     return {
         "system": f"{platform.system()} {platform.machine()}",
-        "cores": os.cpu_count(),
+        "cores": usable_cores(),
         "python": platform.python_version(),
         **{name: version(name) for name in ("coalesce-rag", "torch", "sentence-transformers", "transformers")},
     }

@@ -87,6 +87,9 @@ for group in (service, books, ask, study, compare, tuning):
 
 def main() -> None:
     """Runs the command line and exits with its status."""
+    from indexes.cores import heed_quota
+
+    heed_quota()
     # Hides the warnings of model libraries; their errors still show.
     logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     logging.getLogger("coalesce").setLevel(logging.DEBUG if "--debug" in sys.argv else logging.WARNING)

@@ -22,6 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from indexes.cores import quota_cores, usable_cores
 from indexes.disk import file_sha256, new_folder
 from indexes.errors import Busy, Cancelled
 from indexes.messages import msg
@@ -62,7 +63,7 @@ from rag.settings import GeneratorSettings
 from rag.types import RETRIEVING_ARMS, Arm, Thinking, Usage, Waiting
 
 _OPTIONS: dict[str, Any] = {}
-"""Of OpenVINO, beside its defaults."""
+"""Of OpenVINO, beside its defaults and the threads that a container's quota allows."""
 MOST_ROWS = 16
 """Answers that a pipeline writes at once."""
 _KV_DTYPE_BYTES = 2
@@ -164,7 +165,8 @@ class _Pipeline:
 
     def __init__(self, folder: Path, adapter: Path | None, weight: float, kv_budget_bytes: int) -> None:
         gib = kv_budget_bytes >> 30
-        self._files = PipelineFiles(str(folder), str(adapter) if adapter else None, weight, gib, MOST_ROWS, _OPTIONS)
+        options = _OPTIONS if quota_cores() is None else {"INFERENCE_NUM_THREADS": usable_cores()} | _OPTIONS
+        self._files = PipelineFiles(str(folder), str(adapter) if adapter else None, weight, gib, MOST_ROWS, options)
         try:
             self._engine = EngineProcess(self._files)
         except RuntimeError as error:
