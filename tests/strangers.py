@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
@@ -29,6 +30,18 @@ def ask_for_all_memory(**_: Any) -> None:
 def compute(**_: Any) -> None:
     """Computes without giving any other thread of the process a turn."""
     re.match("(a+)+$", "a" * 60 + "b")
+
+
+def make_much(**_: Any) -> int:
+    """Makes 100,000 objects that stay; gives how often Python's collector ran meanwhile."""
+    before = _collections()
+    made = [[number] for number in range(100_000)]
+    assert made
+    return _collections() - before
+
+
+def _collections() -> int:
+    return sum(generation["collections"] for generation in gc.get_stats())
 
 
 def wait(**_: Any) -> None:

@@ -1,10 +1,12 @@
 """HTML, notebooks, EPUB, plain text and code, each with its own traps."""
 
 import json
+import sys
 import time
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -364,3 +366,41 @@ def test_code_of_one_long_line_is_read_in_linear_time(tmp_path: Path) -> None:
     started = time.process_time()
     assert read_book(write(tmp_path / "a.c", "a(" * 50_000 + ";\n")).sections
     assert time.process_time() - started < 10
+
+
+_TABLES: dict[str, Callable[[int], str]] = {
+    "pipe.md": lambda rows: "|a|b|c|\n|-|-|-|\n" + f"|{'c|' * 3}\n" * rows,
+    "list.md": lambda rows: "```{list-table}\n" + "* - a\n  - b\n  - c\n" * rows + "```\n",
+    "comma.md": lambda rows: "```{csv-table}\n" + "a,b,c\n" * rows + "```\n",
+    "tags.html": lambda rows: f"<table>{'<tr><td>a<td>b<td>c' * rows}</table>",
+    "spans.html": lambda rows: f"<table>{'<tr><td rowspan=9>a<td colspan=9>b<td>c' * rows}</table>",
+    "list.rst": lambda rows: ".. list-table::\n\n" + "   * - a\n     - b\n     - c\n" * rows,
+    "comma.rst": lambda rows: ".. csv-table::\n\n" + "   a,b,c\n" * rows,
+    "grid.rst": lambda rows: "+---+---+\n" + "| a | b |\n+---+---+\n" * rows,
+    "simple.rst": lambda rows: "=== ===\n" + "a   b\n" * rows + "=== ===\n",
+}
+
+
+@pytest.mark.parametrize("name", _TABLES)
+def test_a_table_of_twice_the_rows_takes_twice_the_steps(tmp_path: Path, name: str) -> None:
+    def steps(rows: int) -> int:
+        """Calls of functions while it is read: the same at every run, whatever else the machine does."""
+        (tmp_path / name).write_text(_TABLES[name](rows))
+        counted = 0
+
+        def count(_frame: FrameType, event: str, _argument: object) -> None:
+            nonlocal counted
+            counted += event in ("call", "c_call")
+
+        before = sys.getprofile()
+        sys.setprofile(count)
+        try:
+            read_book(tmp_path / name)
+        finally:
+            sys.setprofile(before)
+        return counted
+
+    steps(1)  # what is imported and compiled at first
+    few, twice, again = steps(40), steps(80), steps(160)
+    assert few < twice
+    assert again - twice < 2.1 * (twice - few)

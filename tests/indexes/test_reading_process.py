@@ -64,6 +64,10 @@ def test_a_process_serves_one_task_after_another_and_tells_its_progress(reading:
     assert first != os.getpid()
 
 
+def test_a_reader_that_makes_much_is_hardly_stopped_by_pythons_collector(reading: ReadingProcesses) -> None:
+    assert reading.run(strangers.make_much, "large.md") <= 20  # 157 as Python has it
+
+
 def test_what_no_reader_foresaw_is_logged_here_and_refuses_the_book(
     reading: ReadingProcesses, unforeseen_errors: list[Exception]
 ) -> None:
