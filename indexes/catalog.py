@@ -24,13 +24,24 @@ from pydantic_core import from_json  # several times as quick as json.loads
 
 from indexes import lexical, pgvector
 from indexes.chunking import Chunk
-from indexes.database import BUSY_TIMEOUT_S, LONG_TIMEOUT_S, Database, Schema, Store, fetch_tuples, stored_values
+from indexes.database import (
+    BUSY_TIMEOUT_S,
+    LONG_TIMEOUT_S,
+    Database,
+    Schema,
+    Store,
+    fetch_tuples,
+    insert_rows,
+    stored_values,
+)
 from indexes.embedder import Matrix
 from indexes.errors import Cancelled, IndexMissing, NotFound
 from indexes.types import Book, BookHealth, CancelCheck, Chapter, Document, Filters, Hit, Section, StoredNode
 
 PARAMETERS_AT_ONCE = 500
 """Databases bound the parameters of a statement."""
+READ_TOGETHER = 1_000
+"""Vectors that are read at a time."""
 
 T = TypeVar("T")
 
@@ -180,9 +191,6 @@ _VECTORS = sa.select(_nodes.c.rowid, _vectors.c.vector).join_from(_nodes, _vecto
 _SET_META = sa.text(
     "INSERT INTO meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 )
-_ADD_VECTORS = sa.text(
-    "INSERT INTO vectors (embedder, text_sha, vector) VALUES (:embedder, :text_sha, :vector) ON CONFLICT DO NOTHING"
-)
 
 
 # --- what is written and read
@@ -282,12 +290,14 @@ class Catalog:
         Raises:
             VectorsGone: nodes have texts that are neither stored nor among `new_vectors`.
         """
+        # Found beforehand, since no other can write while this does.
+        terms = [lexical.terms_of((draft.heading_path, draft.text) for draft in entry.drafts) for entry in entries]
         with self._database.writing() as connection:
             _set_meta(connection, "embedder", embedder)
             _add_vectors(connection, embedder, new_vectors)
             unused: list[int] = []
-            for entry in entries:
-                unused.extend(_put_entry(connection, entry, embedder))
+            for entry, in_nodes in zip(entries, terms, strict=True):
+                unused.extend(_put_entry(connection, entry, embedder, in_nodes))
             _delete_unused_vectors(connection, unused)
             if only_embedder:
                 connection.execute(sa.delete(_vectors).where(_vectors.c.embedder != embedder))
@@ -474,15 +484,13 @@ def derive_indexes(connection: sa.Connection) -> None:
     """Make the indexes of words and vectors of a catalog whose tables were filled row by row."""
     spans = connection.execute(sa.select(_documents.c.first_rowid, _documents.c.last_rowid)).all()
     for first, last in sorted((first, last) for first, last in spans):
-        wanted = sa.select(_nodes.c.rowid, _nodes.c.heading_path, _nodes.c.text).order_by(_nodes.c.rowid)
+        wanted = sa.select(_nodes.c.heading_path, _nodes.c.text).order_by(_nodes.c.rowid)
         rows = connection.execute(wanted.where(_nodes.c.rowid.between(first, last)))
-        lexical.add(connection, ((rowid, path, text) for rowid, path, text in rows))
-    if connection.dialect.name != "postgresql":
-        return
-    stored = sa.select(_vectors.c.embedder, _vectors.c.text_sha, _vectors.c.vector)
-    for part in connection.execute(stored).partitions(PARAMETERS_AT_ONCE):
-        for embedder in {row.embedder for row in part}:
-            pgvector.add(connection, embedder, {row.text_sha: row.vector for row in part if row.embedder == embedder})
+        lexical.add(connection, first, lexical.terms_of((path, text) for path, text in rows))
+    if connection.dialect.name == "postgresql":
+        stored = sa.select(_vectors.c.vector_id, _vectors.c.vector)
+        for part in connection.execute(stored, execution_options={"yield_per": READ_TOGETHER}).partitions():
+            pgvector.add(connection, ((row.vector_id, row.vector) for row in part))
 
 
 def open_catalog(path: Path, *, create: bool, database_url: str | None = None) -> Catalog:
@@ -535,8 +543,10 @@ def _take_rowids(connection: sa.Connection, count: int) -> int:
 # --- writing a book
 
 
-def _put_entry(connection: sa.Connection, entry: CatalogEntry, embedder: str) -> list[int]:
-    """Write one book; returns the vectors that its former state used."""
+def _put_entry(
+    connection: sa.Connection, entry: CatalogEntry, embedder: str, terms: Sequence[tuple[str, str]]
+) -> list[int]:
+    """Write one book with the terms of its nodes; returns the vectors that its former state used."""
     document_id = entry.identity.document_id
     added_at = connection.scalar(sa.select(_documents.c.added_at).where(_documents.c.document_id == document_id))
     unused = _delete_document(connection, document_id) or []
@@ -545,6 +555,7 @@ def _put_entry(connection: sa.Connection, entry: CatalogEntry, embedder: str) ->
     _insert_sections(connection, document_id, entry.book)
     _insert_chapters(connection, document_id, entry.drafts)
     _insert_nodes(connection, document_id, entry.drafts, embedder, first)
+    lexical.add(connection, first, terms)
     return unused
 
 
@@ -566,11 +577,6 @@ def _delete_document(connection: sa.Connection, document_id: str) -> list[int] |
     return list(used)
 
 
-def _insert(connection: sa.Connection, table: sa.Table, rows: Sequence[dict[str, Any]]) -> None:
-    if rows:
-        connection.execute(sa.insert(table), rows)
-
-
 def _columns(value: object, names: str) -> dict[str, Any]:
     """Attributes of a value by name."""
     return {name: getattr(value, name) for name in names.split()}
@@ -581,7 +587,7 @@ def _insert_document(connection: sa.Connection, entry: CatalogEntry, added_at: s
     rowids = {"first_rowid": first, "last_rowid": first + len(entry.drafts) - 1}
     connection.execute(sa.delete(_meta).where(_meta.c.key == f"{_REMOVED}{entry.identity.sha256}"))
     read = _columns(entry.book, "title format pages page_labels health")
-    _insert(connection, _documents, [{"added_at": added_at} | asdict(entry.identity) | read | counts | rowids])
+    insert_rows(connection, _documents, [{"added_at": added_at} | asdict(entry.identity) | read | counts | rowids])
 
 
 def _insert_sections(connection: sa.Connection, document_id: str, book: Book) -> None:
@@ -589,7 +595,7 @@ def _insert_sections(connection: sa.Connection, document_id: str, book: Book) ->
         {"document_id": document_id, "ordinal": ordinal} | _columns(section, "chapter heading_path text page_marks")
         for ordinal, section in enumerate(book.sections)
     ]
-    _insert(connection, _sections, rows)
+    insert_rows(connection, _sections, rows)
 
 
 def _insert_chapters(connection: sa.Connection, document_id: str, drafts: Sequence[Chunk]) -> None:
@@ -601,13 +607,13 @@ def _insert_chapters(connection: sa.Connection, document_id: str, drafts: Sequen
         {"document_id": document_id, "ordinal": chapter, "title": titles[chapter], "nodes": counts[chapter]}
         for chapter in sorted(titles)
     ]
-    _insert(connection, _chapters, rows)
+    insert_rows(connection, _chapters, rows)
 
 
 def _insert_nodes(
     connection: sa.Connection, document_id: str, drafts: Sequence[Chunk], embedder: str, first: int
 ) -> None:
-    """Store nodes and their terms under consecutive rowids; their vectors must be there."""
+    """Store nodes under consecutive rowids; their vectors must be there."""
     wanted = {draft.text_sha for draft in drafts}
     vector_ids = _vector_ids(connection, embedder, wanted)
     if len(vector_ids) < len(wanted):
@@ -626,8 +632,7 @@ def _insert_nodes(
         | _columns(draft, "section chapter heading_path text page_marks page_labels num_tokens")
         for ordinal, draft in enumerate(drafts)
     ]
-    _insert(connection, _nodes, rows)
-    lexical.add(connection, ((first + place, draft.heading_path, draft.text) for place, draft in enumerate(drafts)))
+    insert_rows(connection, _nodes, rows)
 
 
 def _node_id(document_id: str, draft: Chunk, seen: Counter[str]) -> str:
@@ -643,11 +648,13 @@ def node_digest(document_id: str, heading_path: Sequence[str], text: str) -> str
 
 
 def _add_vectors(connection: sa.Connection, embedder: str, new: dict[bytes, bytes]) -> None:
-    rows = [{"embedder": embedder, "text_sha": sha, "vector": vector} for sha, vector in new.items()]
-    if rows:
-        connection.execute(_ADD_VECTORS, rows)
-        if connection.dialect.name == "postgresql":
-            pgvector.add(connection, embedder, new)
+    """Store vectors, by the digest of their text, that are not stored."""
+    lacking = new.keys() - _vector_ids(connection, embedder, set(new)).keys()
+    rows = [{"embedder": embedder, "text_sha": sha, "vector": new[sha]} for sha in lacking]
+    insert_rows(connection, _vectors, rows)
+    if connection.dialect.name == "postgresql":
+        found = _vector_ids(connection, embedder, lacking)
+        pgvector.add(connection, ((number, new[sha]) for sha, number in found.items()))
 
 
 def _delete_unused_vectors(connection: sa.Connection, candidates: Iterable[int]) -> None:

@@ -11,7 +11,7 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -373,6 +373,42 @@ def fetch_tuples(connection: sa.Connection, statement: sa.Executable) -> list[An
     """All rows as the driver's own tuples: for thousands of rows a third quicker than SQLAlchemy's `Row`."""
     result = connection.execute(statement)
     return [] if result.cursor is None else list(result.cursor.fetchall())
+
+
+def insert_rows(connection: sa.Connection, table: sa.TableClause, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Insert rows that have the same columns."""
+    if not rows:
+        return
+    if connection.dialect.name != "postgresql":
+        connection.execute(sa.insert(table), rows)
+        return
+    names = tuple(rows[0])
+    stored = [table.c[name].type.bind_processor(connection.dialect) or _as_it_is for name in names]
+    told = (tuple(to_store(row[name]) for name, to_store in zip(names, stored, strict=True)) for row in rows)
+    copy_rows(connection, f"COPY {table.name} ({', '.join(names)}) FROM STDIN", told)
+
+
+def copy_rows(
+    connection: sa.Connection, statement: str, rows: Iterable[Sequence[Any]], types: Sequence[str] = ()
+) -> None:
+    """Send rows to a server by its COPY, in a fifth of the time of statements.
+
+    Args:
+        types: names of the columns' types, for the binary format.
+    """
+    driver = connection.dialect.loaded_dbapi.Error
+    try:
+        with connection.connection.cursor() as cursor, cursor.copy(statement) as copy:  # type: ignore[attr-defined]
+            if types:
+                copy.set_types(types)
+            for row in rows:
+                copy.write_row(row)
+    except driver as error:
+        raise DBAPIError.instance(statement, None, error, driver, dialect=connection.dialect) from error
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
 # --- versions

@@ -45,20 +45,28 @@ def create_with(tables: sa.MetaData) -> None:
     postings.create_with(tables)
 
 
-def add(connection: sa.Connection, nodes: Iterable[tuple[int, tuple[str, ...], str]]) -> None:
-    """Index nodes: rowid, heading path and text of each, in ascending order of rowids."""
-    headings: dict[tuple[str, ...], list[str]] = {}
-    found: list[tuple[int, list[str], list[str]]] = []
-    for rowid, path, body in nodes:
+def terms_of(nodes: Iterable[tuple[tuple[str, ...], str]]) -> list[tuple[str, str]]:
+    """What is indexed of nodes, given their heading paths and texts: the terms of both, between spaces.
+
+    Finding them takes as long as all that is stored of the nodes, and no transaction.
+    """
+    headings: dict[tuple[str, ...], str] = {}
+    found = []
+    for path, body in nodes:
         if path not in headings:
-            headings[path] = index_terms(" \n ".join(path))
-        found.append((rowid, headings[path], index_terms(body)))
-    if not found:
+            headings[path] = " ".join(index_terms(" \n ".join(path)))
+        found.append((headings[path], " ".join(index_terms(body))))
+    return found
+
+
+def add(connection: sa.Connection, first: int, nodes: Sequence[tuple[str, str]]) -> None:
+    """Index the nodes of one book, as `terms_of` gives them; their rowids go up from `first`."""
+    if not nodes:
         return
     if connection.dialect.name == "postgresql":
-        postings.add(connection, found)
+        postings.add(connection, first, nodes)
         return
-    rows = [{"rowid": rowid, "heading": " ".join(heading), "body": " ".join(body)} for rowid, heading, body in found]
+    rows = [{"rowid": rowid, "heading": heading, "body": body} for rowid, (heading, body) in enumerate(nodes, first)]
     connection.execute(sa.insert(LEXICAL), rows)
 
 

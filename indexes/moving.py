@@ -8,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from indexes.database import Schema, Store
+from indexes.database import Schema, Store, insert_rows
 from indexes.errors import Conflict
 from indexes.messages import msg
 
@@ -47,7 +47,7 @@ def move_store(
         for table in tables:
             done = expected = 0
             for rows in _rows(old, table):
-                new.execute(sa.insert(table), [dict(row) for row in rows])
+                insert_rows(new, table, [dict(row) for row in rows])
                 done, expected = done + len(rows), (expected + _sum([rows])) % _SUMS
                 tell(table.name, done, wanted[table.name])
             if _sum(_rows(new, table)) != expected:

@@ -5,12 +5,14 @@ What the index finds is scored again with the catalog's vectors, so scores are t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
 from sqlalchemy.schema import ExecutableDDLElement
+
+from indexes.database import copy_rows
 
 EXACT_LIMIT = 50_000
 """With more vectors an exact search takes more than tens of milliseconds; above it an HNSW graph is built."""
@@ -26,10 +28,7 @@ _CREATE = (
 )
 _VECTOR_ID = sa.column("vector_id", sa.Integer)
 _INDEX = sa.table("vector_index", _VECTOR_ID)
-_ADD = sa.text(
-    "INSERT INTO vector_index SELECT vector_id, CAST(:embedding AS halfvec) FROM vectors "
-    "WHERE embedder = :embedder AND text_sha = :text_sha ON CONFLICT DO NOTHING"
-)
+_ADD = "COPY vector_index (vector_id, embedding) FROM STDIN (FORMAT BINARY)"
 
 
 def create_with(tables: sa.MetaData) -> None:
@@ -39,14 +38,9 @@ def create_with(tables: sa.MetaData) -> None:
         sa.event.listen(tables, "after_create", create.execute_if(dialect="postgresql"))
 
 
-def add(connection: sa.Connection, embedder: str, new: Mapping[bytes, bytes]) -> None:
-    """Index stored vectors: little-endian float32, by the digest of their text."""
-    rows = [
-        {"embedder": embedder, "text_sha": sha, "embedding": _text(np.frombuffer(vector, "<f4"))}
-        for sha, vector in new.items()
-    ]
-    if rows:
-        connection.execute(_ADD, rows)
+def add(connection: sa.Connection, new: Iterable[tuple[int, bytes]]) -> None:
+    """Index stored vectors: the id of each and its little-endian float32."""
+    copy_rows(connection, _ADD, ((number, _sent(vector)) for number, vector in new), types=("int4", "bytea"))
 
 
 def nearest(
@@ -86,6 +80,12 @@ def build(connection: sa.Connection, dimension: int) -> None:
             f"USING hnsw ((CAST(embedding AS halfvec({dimension}))) halfvec_ip_ops) "
             f"WITH (m = {EDGES}, ef_construction = {BUILT_AMONG})"
         )
+
+
+def _sent(vector: bytes) -> bytes:
+    """A stored vector as a server takes its `halfvec`: how many numbers, two unused bytes, and the numbers."""
+    numbers = np.frombuffer(vector, "<f4").astype(">f2")
+    return len(numbers).to_bytes(2) + bytes(2) + numbers.tobytes()
 
 
 def _text(vector: np.ndarray) -> str:

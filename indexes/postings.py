@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.schema import ExecutableDDLElement
+
+from indexes.database import copy_rows
 
 HEADING_WEIGHT = 2.0
 """How much more a term counts in a node's heading path than in its text (BM25 column weight)."""
@@ -61,26 +62,21 @@ def create_with(tables: sa.MetaData) -> None:
         sa.event.listen(tables, "after_create", create.execute_if(dialect="postgresql"))
 
 
-def add(connection: sa.Connection, nodes: Sequence[tuple[int, Sequence[str], Sequence[str]]]) -> None:
-    """Index the nodes of one book: rowid, terms of the heading path and of the text of each."""
-    first = nodes[0][0]
-    found: dict[str, tuple[list[int], list[int], list[int], list[int]]] = {}
+def add(connection: sa.Connection, first: int, nodes: Sequence[tuple[str, str]]) -> None:
+    """Index the nodes of one book: terms of the heading path and of the text of each, between spaces."""
+    found: dict[str, list[tuple[int, int, int, int]]] = {}
     total = 0
-    for rowid, heading, body in nodes:
-        in_heading, in_body = (Counter(term.lower() for term in terms) for terms in (heading, body))
-        size = len(heading) + len(body)
+    for rowid, both in enumerate(nodes, first):
+        in_heading, in_body = (Counter(terms.lower().split()) for terms in both)
+        size = in_heading.total() + in_body.total()
         total += size
         for term in in_heading.keys() | in_body.keys():
-            lists = found.setdefault(term, ([], [], [], []))
-            for values, value in zip(lists, (rowid, in_heading[term], in_body[term], size), strict=True):
-                values.append(value if values is lists[0] else min(value, MOST))
-    rows: list[dict[str, Any]] = [
-        {"term": term, "first": first, "rowids": rowids, "headings": headings, "bodies": bodies, "sizes": sizes}
-        for term, (rowids, headings, bodies, sizes) in found.items()
-    ]
+            counted = rowid, in_heading.get(term, 0), in_body.get(term, 0), size
+            found.setdefault(term, []).append(counted)
     connection.execute(sa.insert(_BOOKS), {"first": first, "nodes": len(nodes), "terms": total})
-    if rows:
-        connection.execute(sa.insert(_POSTINGS), rows)
+    # In the order of the index, which takes them a third quicker.
+    rows = ((term, first, *_arrays(found[term])) for term in sorted(found))
+    copy_rows(connection, "COPY postings (term, first, rowids, headings, bodies, sizes) FROM STDIN", rows)
 
 
 def remove(connection: sa.Connection, first: int, last: int) -> None:
@@ -107,3 +103,11 @@ def ranked(
     values = {"terms": list(held), "idfs": idfs, "average": float(all_terms) / float(nodes)}
     found = connection.execute(_RANKING.where(*conditions).limit(top_k), values)
     return [(rowid, score) for rowid, score in found]
+
+
+def _arrays(counted: Sequence[tuple[int, int, int, int]]) -> tuple[str, ...]:
+    """Columns of a row, as the server reads arrays."""
+    rowids, *counts = zip(*counted, strict=True)
+    if max(counts[-1]) > MOST:
+        counts = [tuple(min(count, MOST) for count in column) for column in counts]
+    return tuple("{" + ",".join(map(str, column)) + "}" for column in (rowids, *counts))

@@ -110,23 +110,13 @@ def terms_of(text: str) -> Terms:
             identifiers.add(without_index_marks(token.lower()))
             stems.update(identifier_parts(token))
         else:
-            stems.update(_word_terms(kind, token))
+            stems.update(_terms(kind, token))
     return Terms(frozenset(stems), frozenset(identifiers), frozenset(numbers))
 
 
 def index_terms(text: str) -> list[str]:
     """Terms of a text in order, for the lexical index: stems, identifiers whole and by part, Chinese words, numbers."""
-    found: list[str] = []
-    for kind, token in _tokens(text):
-        if kind == "number":
-            found.append(token)
-            found.extend(token.split("x")[1:] if "x" in token[2:] else ())
-        elif kind == "identifier":
-            whole = without_index_marks(re.sub(r"::|->|\.", "_", token.lower()))
-            found.extend(dict.fromkeys((whole, *identifier_parts(token))))
-        else:
-            found.extend(_word_terms(kind, token))
-    return found
+    return [term for kind, token in _tokens(text) for term in _terms(kind, token)]
 
 
 def without_index_marks(text: str) -> str:
@@ -257,14 +247,19 @@ def _tokens(text: str) -> Iterator[tuple[str, str]]:
         kind, token = str(match.lastgroup), match.group()
         if kind == "sign" and (name := _SIGNED.match(text, match.end())):
             yield kind, _signed(token, name.group())
-        elif kind == "number":
-            yield kind, re.sub(r",(?=\d{3}(?!\d))", "", token).lower()
-        elif kind == "word" and token.lower() not in STOP_WORDS and is_identifier(token):
-            yield "identifier", token.removesuffix("()")
-        elif kind == "word":
-            yield from (("word", part) for part in token.removesuffix("()").split(".") if part)
         else:
-            yield kind, token
+            yield from _tokens_of(kind, token)
+
+
+@lru_cache(maxsize=50_000)
+def _tokens_of(kind: str, token: str) -> tuple[tuple[str, str], ...]:
+    if kind == "number":
+        return ((kind, re.sub(r",(?=\d{3}(?!\d))", "", token).lower()),)
+    if kind != "word":
+        return ((kind, token),)
+    if token.lower() not in STOP_WORDS and is_identifier(token):
+        return (("identifier", token.removesuffix("()")),)
+    return tuple(("word", part) for part in token.removesuffix("()").split(".") if part)
 
 
 def _signed(sign: str, name: str) -> str:
@@ -273,15 +268,19 @@ def _signed(sign: str, name: str) -> str:
     return f"{'..' if sign == '@' else '._'}{term.lower()}{'.' if len(term) == 1 and term.isupper() else ''}"
 
 
-def _word_terms(kind: str, token: str) -> Iterator[str]:
+@lru_cache(maxsize=50_000)
+def _terms(kind: str, token: str) -> tuple[str, ...]:
+    """What the index knows a token by."""
+    if kind == "number":
+        return token, *(token.split("x")[1:] if "x" in token[2:] else ())
+    if kind == "identifier":
+        whole = without_index_marks(re.sub(r"::|->|\.", "_", token.lower()))
+        return tuple(dict.fromkeys((whole, *identifier_parts(token))))
     if kind == "sign":
-        yield token
-        return
+        return (token,)
     if kind == "cjk":
-        yield from (word for word in _jieba().cut_for_search(token) if word not in STOP_WORDS and word.strip())
-        return
-    if token.lower() not in STOP_WORDS:
-        yield stem(token.lower())
+        return tuple(word for word in _jieba().cut_for_search(token) if word not in STOP_WORDS and word.strip())
+    return (stem(token.lower()),) if token.lower() not in STOP_WORDS else ()
 
 
 @lru_cache(maxsize=1)

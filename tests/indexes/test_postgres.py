@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from indexes.catalog import CATALOG
+from indexes.database import copy_rows, insert_rows
 from indexes.errors import Busy, CoalesceError, DatabaseUnavailable, InvalidInput
 from indexes.postgres import PostgresDatabase
 
@@ -21,6 +23,15 @@ def run(url: str, *statements: str) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
         for statement in statements:
             connection.execute(statement)
+
+
+def end_connections(url: str) -> None:
+    """As a server does that is stopped."""
+    run(
+        url,
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE pid <> pg_backend_pid() AND datname = current_database()",
+    )
 
 
 def test_of_several_that_start_at_once_one_makes_the_tables(empty_database: str) -> None:
@@ -77,11 +88,7 @@ def test_a_server_that_goes_away_in_the_middle_is_an_error_and_the_next_transact
     store = PostgresDatabase(empty_database, CATALOG)
     with pytest.raises(DatabaseUnavailable), store.writing() as connection:
         connection.execute(ONE)
-        run(
-            empty_database,
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-            "WHERE pid <> pg_backend_pid() AND datname = current_database()",
-        )
+        end_connections(empty_database)
         connection.execute(ONE)
     with store.reading() as connection:
         assert connection.scalar(ONE) == 1
@@ -93,6 +100,24 @@ def test_a_value_that_no_database_keeps_is_bad_input(empty_database: str) -> Non
     for value in ("a\0b", "half \ud800"):
         with pytest.raises(InvalidInput), store.writing() as connection:
             connection.execute(sa.text("INSERT INTO meta VALUES ('x', :value)"), {"value": value})
+        with pytest.raises(InvalidInput), store.writing() as connection:
+            insert_rows(connection, CATALOG.tables.tables["meta"], [{"key": "x", "value": value}])
+
+
+def test_rows_sent_while_the_server_goes_away_are_an_error_and_none_is_kept(empty_database: str) -> None:
+    store = PostgresDatabase(empty_database, CATALOG)
+    meta = CATALOG.tables.tables["meta"]
+
+    def rows() -> Iterator[tuple[str, str]]:
+        yield "first", ""
+        end_connections(empty_database)
+        yield from ((f"{number}", "x" * 1000) for number in range(1000))
+
+    with pytest.raises(DatabaseUnavailable), store.writing() as connection:
+        copy_rows(connection, "COPY meta (key, value) FROM STDIN", rows())
+    with store.reading() as connection:
+        assert connection.scalar(sa.select(sa.func.count()).select_from(meta)) == 0
+    store.close()
 
 
 def test_transactions_that_stand_in_each_others_way_are_busy(empty_database: str) -> None:
