@@ -184,7 +184,12 @@ class Reading:
         self.met = tuple(found is not None and found[1] for found in places)
         denied = any(found is not None and not found[1] for found in places)
         self.contradicted = (
-            denied or self._opposed() or self._rearranged() or self._partners_exchanged() or self._turned_round()
+            denied
+            or self._opposed()
+            or self._rearranged()
+            or self._partners_exchanged()
+            or self._turned_round()
+            or self._denies_all()
         )
 
     @property
@@ -331,11 +336,23 @@ class Reading:
         turned = len(self._turned_words)
         return turned > 1 or (turned == 1 and _negated(self.answer) != _negated(self.reference))
 
+    def _denies_all(self) -> bool:
+        """Whether the answer says all of the reference and turns it round: `No, ...`, `It is not true that ...`.
+
+        A reference that begins with yes or no itself is left to `verdict`.
+        """
+        if _sign(self.question.answer) or _negated(terms(self.text)) == _negated(self.reference):
+            return False
+        return all(_among(term, self.answer) for term in self.reference if term.text != "not")
+
 
 def _agreement(answer: str, reference: str) -> int:
     """1 if both begin with the same yes or no, -1 with the other, 0 if one has neither."""
-    signs = [1 if _YES.match(text) else -1 if _NO.match(text) else 0 for text in (answer, reference)]
-    return signs[0] * signs[1]
+    return _sign(answer) * _sign(reference)
+
+
+def _sign(text: str) -> int:
+    return 1 if _YES.match(text) else -1 if _NO.match(text) else 0
 
 
 @cache

@@ -111,6 +111,7 @@ def test_what_two_clauses_say_counts_only_where_it_is_said_of_the_right_thing(
 
 
 FRAMES = ask("How fast are both?", "The GPU is faster than the CPU in most frames.", "faster than the CPU")
+NO_ATOMICS = ask("Does such a kernel need atomics?", "No, such a kernel does not need atomics.", "not need atomics")
 LANES = ask("Why is there no conflict?", "The lanes of a row lie in different banks.", "different banks")
 
 
@@ -124,6 +125,9 @@ LANES = ask("Why is there no conflict?", "The lanes of a row lie in different ba
         (LANES, "the lanes lie in the same bank", True),
         (LANES, "no two lanes lie in the same bank", False),
         (LANES, "the lanes of a row do not lie in banks", True),
+        (LANES, "No, the lanes of a row lie in different banks.", True),
+        (LANES, "It is just not true that the lanes of a row lie in different banks.", True),
+        (NO_ATOMICS, "such a kernel does not need atomics", False),
     ],
 )
 def test_what_contradicts_the_reference_has_no_points_however_alike_it_is(
