@@ -38,7 +38,7 @@ T = TypeVar("T")
 CHUNKER_VERSION = 7
 """Raised when the same text would be cut into other nodes or found by other terms: a server then cuts the books of its
 home again."""
-READER_VERSION = 11
+READER_VERSION = 12
 """Raised when a reader gives other text for the same file: books whose file is there are then read again."""
 AWAY_S = 60.0
 """How long a book that was read waits for a database that does not answer."""

@@ -46,6 +46,7 @@ TEXT_FORMATS: dict[str, _Format] = {
     ".md": _MARKDOWN,
     ".markdown": _MARKDOWN,
     ".qmd": _MARKDOWN,
+    ".rmd": _MARKDOWN,
     ".rst": _RST,
     ".txt": _TEXT,
     ".html": _HTML,

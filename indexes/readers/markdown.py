@@ -10,6 +10,7 @@ import csv
 import re
 from collections.abc import Callable, Sequence
 from copy import copy, deepcopy
+from itertools import dropwhile
 from pathlib import Path
 
 from bs4.element import Tag
@@ -43,6 +44,9 @@ _TITLE_LINE = re.compile(
 )
 _CODE_DIRECTIVES = frozenset({"code", "code-block", "code-cell", "sourcecode", "prompt", "parsed-literal"})
 _SILENT_DIRECTIVES = frozenset({"toctree", "include", "raw", "contents", "bibliography", "tableofcontents", "mermaid"})
+CELLS = frozenset({".qmd", ".rmd"})
+"""Endings of Quarto and R Markdown, where every fence with braces is a cell of code: MyST has directives there."""
+_CELL_OPTION = re.compile(r"(?:#|//|%%|--)\|")
 _LABEL_BLOCKS = frozenset(Block(bold(label)) for label in SPOKEN_LABELS.values())
 
 
@@ -50,7 +54,8 @@ def read_markdown(path: Path, root: Path | None = None) -> Parsed:
     """Read a Markdown file; `root` is the book's folder, outside which `literalinclude` reads nothing."""
     source = read_text(path)
     missing: list[str] = []
-    parsed = _parse(source.text, {"path": path, "root": root or path.parent, "missing": missing})
+    env = {"path": path, "root": root or path.parent, "missing": missing, "cells": path.suffix.casefold() in CELLS}
+    parsed = _parse(source.text, env)
     health = BookHealth(notes=source.notes, skipped_files=tuple(dict.fromkeys(missing)))
     return Parsed(parsed.elements, parsed.title, health=health)
 
@@ -136,12 +141,15 @@ _WRITERS: dict[str, Callable[[Token], str]] = {
 
 def _write_fence(_self: object, tokens: Sequence[Token], index: int, _options: OptionsDict, env: EnvType) -> str:
     """A fenced listing or a directive."""
-    info = tokens[index].info.strip()
-    if DIRECTIVE.match(info):
-        return _directive(info, tokens[index].content, env)
+    info, content = tokens[index].info.strip(), tokens[index].content
+    is_cell = env.get("cells") and info.startswith("{")
+    if DIRECTIVE.match(info) and not is_cell:
+        return _directive(info, content, env)
     if info.startswith("{"):
-        info = re.sub(r"[{}.]", " ", info).split("=")[0]
-    return _listing(tokens[index].content, info)
+        info = re.sub(r"[{}.,]", " ", info).split("=")[0]
+    if is_cell:
+        content = "".join(dropwhile(_CELL_OPTION.match, content.splitlines(keepends=True)))
+    return _listing(content, info) if content.strip() else ""
 
 
 def _listing(code: str, info: str = "") -> str:

@@ -190,6 +190,14 @@ def test_included_listings_of_myst_are_read_inside_the_book_only(tmp_path: Path)
     assert parsed.health.skipped_files == ("../secret.cu",)
 
 
+@pytest.mark.parametrize("ending", ["qmd", "Rmd"])
+def test_cells_of_quarto_and_r_markdown_are_listings_without_their_options(ending: str, tmp_path: Path) -> None:
+    path = tmp_path / f"a.{ending}"
+    cell = "```{r}\n#| echo: false\n#| fig-alt: |\n#|   Two bars.\nx <- 1\n# 2\n\ny\n```"
+    path.write_text(f"# A\n\n{cell}\n\n```{{r a, echo=FALSE}}\nz\n```\n\n```{{python}}\n#| eval: false\n```\n\nDone.")
+    assert read_book(path).sections[0].text == "```r\nx <- 1\n# 2\n\ny\n```\n\n```r\nz\n```\n\nDone."
+
+
 def test_odd_tables_and_boxes_without_end_are_read() -> None:
     assert blocks("```{list-table}\n*\n* - a\n  -\n```") == ["| a |  |\n| --- | --- |"]
     assert "x" in blocks("```{csv-table}\n" + "x" * 200_000 + "\n```")[0]
