@@ -39,6 +39,7 @@ _SETTINGS = {
     "sectsubtitle_xform": False,
     "docinfo_xform": False,
     "smart_quotes": False,
+    "trim_footnote_reference_space": True,
     "line_length_limit": 1_000_000,
     "stylesheet_path": "",
     "embed_stylesheet": False,

@@ -12,6 +12,7 @@ from indexes.words import CJK
 
 _UNDERLINE = re.compile(r"^([=\-~^*#])\1{2,}[ \t]*$")
 _NUMBERED = re.compile(r"^(\d{1,2}(?:\.\d{1,2}){0,3})[.)]?[ \t]{1,4}(?=[A-Z" + CJK + r"])(\S.{1,78})$")
+_FENCE = re.compile(r"^(`{3,})[ \t]*([\w+-]*)[^`\n]*\n", re.MULTILINE)
 _LIST_ITEM = re.compile(r"^[ \t]*(?:[-*•]|\d{1,3}[.)])[ \t]+\S")
 _CODE_LINE = re.compile(
     r"[;{}]\s*$|^\s*(?:#include|//|/\*|\*/|__\w+__|(?:def|for|if|while|return|int|float|void|import)\b.*[:({;])"
@@ -37,9 +38,22 @@ def read_text_file(path: Path) -> Parsed:
 
 
 def parse_plain_text(text: str) -> list[Element]:
-    """Turn text into elements: blank lines separate paragraphs, whose hard line breaks are undone."""
+    """Turn text into elements: blank lines separate paragraphs, whose hard line breaks are undone; fences hold code."""
     elements: list[Element] = []
-    for piece in re.split(r"\n(?:[ \t]*\n)+", text.expandtabs(4)):
+    text, start = text.expandtabs(4), 0
+    while opener := _FENCE.search(text, start):
+        closer = re.compile(rf"^{opener[1]}+[ \t]*$", re.MULTILINE).search(text, opener.end())
+        if closer is None:
+            break
+        _append_paragraphs(elements, text[start : opener.start()])
+        elements.append(Block(fence(text[opener.end() : closer.start()].rstrip("\n"), opener[2])))
+        start = closer.end()
+    _append_paragraphs(elements, text[start:])
+    return elements
+
+
+def _append_paragraphs(elements: list[Element], text: str) -> None:
+    for piece in re.split(r"\n(?:[ \t]*\n)+", text):
         lines = [line.rstrip() for line in piece.split("\n") if line.strip()]
         if not lines:
             continue
@@ -49,7 +63,6 @@ def parse_plain_text(text: str) -> list[Element]:
             lines = lines[2:] if len(lines) > 1 and _UNDERLINE.match(lines[1]) else lines[1:]
         if lines:
             _append_block(elements, lines)
-    return elements
 
 
 def _heading(lines: list[str]) -> Heading | None:

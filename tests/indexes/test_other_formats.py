@@ -329,6 +329,9 @@ PLAIN = [
     ("plain text finds listings",
      "Look:\n\n    for (;;) {\n        x();\n\n    }\n\nDone.",
      ["Look:", "```\nfor (;;) {\n    x();\n\n}\n```", "Done."]),
+    ("a fence in plain text holds code, whatever stands in it",
+     "So:\n\n```c\na\n===\n\nb\n```\nThen.\n\n```\nleft open",
+     ["So:", "```c\na\n===\n\nb\n```", "Then.", "```\nleft open"]),
 ]
 # fmt: on
 

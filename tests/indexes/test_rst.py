@@ -52,7 +52,7 @@ CASES = [
     ("notes lists and code are as in markdown",
      ".. note::\n\n   Mind ``a`` *much*.", ["**Note**", "Mind `a` *much*."]),
     ("notes lists and code are as in markdown", "0. zero\n1. one\n\n   - in\n", ["0. zero\n1. one\n  - in"]),
-    ("notes lists and code are as in markdown", "See [1]_.\n\n.. [1] The guide.", ["See .", "[1]: The guide."]),
+    ("notes lists and code are as in markdown", "See [1]_.\n\n.. [1] The guide.", ["See.", "[1]: The guide."]),
     ("notes lists and code are as in markdown", "-v  verbose", ["`-v`: verbose"]),
 ]
 # fmt: on
