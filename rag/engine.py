@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -134,7 +134,7 @@ class _Prepared:
     @property
     def note(self) -> str | None:
         """The notes as one text."""
-        return " ".join(self.notes) or None
+        return _one_text(self.notes) or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -714,4 +714,9 @@ def _counted(notes: tuple[tuple[str, str], tuple[str, str]], count: int, request
 
 def _not_kept(answer: Answer, error: CoalesceError) -> Answer:
     notes = (answer.note, _NOT_KEPT[asks_in_chinese(answer.question)].format(reason=error.message))
-    return replace(answer, note=" ".join(filter(None, notes)))
+    return replace(answer, note=_one_text(filter(None, notes)))
+
+
+def _one_text(notes: Iterable[str]) -> str:
+    """Notes one after the other; behind a Chinese full stop stands no space."""
+    return " ".join(notes).replace("。 ", "。")

@@ -34,6 +34,8 @@ _COMPARING = re.compile(r"\b(?:what|have|has|differen\w*|compare|between|is|are)
 _DEFINING = re.compile(r"\b(?:what|defines?|definition|meaning|explain)\b\s*")
 _QUESTION_MARKS = re.compile("[?？]+")
 _READ_WITH = ("Read together with your earlier question: “{asked}”", "已结合您前面的问题：“{asked}”")
+_MOST_NAMED_CHARACTERS = 120
+"""Of an earlier question in a note: about two lines."""
 _SPELLED = ("Searched for: {words}.", "按“{words}”搜索。")
 _BEGINNING = ("Only the beginning of the message was searched for.", "只按消息的开头部分进行了搜索。")
 _OTHER_WORDS = ("The books have other words for this: {words}.", "书中用的是另外的说法：{words}。")
@@ -42,6 +44,12 @@ _SEVERAL = (
     "一次回答多个问题需要语言模型，请逐个提问。",
 )
 _CODE_UNDONE = ("Explaining your own code needs a language model.", "解释您自己的代码需要语言模型。")
+
+
+def _beginning(question: str) -> str:
+    """A question on one line, cut where it is long."""
+    line = " ".join(question.split())
+    return line if len(line) <= _MOST_NAMED_CHARACTERS else f"{line[:_MOST_NAMED_CHARACTERS].rstrip()}…"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +120,7 @@ def understand(
     standalone, standing = asked, ""
     if turns and refers_to_earlier(asked) and (standing := standing_question(turns, asked)):
         standalone = after_standing(standing, asked)
-        notes.append(_READ_WITH[chinese].format(asked=standing))
+        notes.append(_READ_WITH[chinese].format(asked=_beginning(standing)))
     spelled = correct(standalone, library)
     if spelled.corrections:
         notes.append(_SPELLED[chinese].format(words=", ".join(spelled.corrections)))

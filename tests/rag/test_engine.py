@@ -320,6 +320,13 @@ def test_a_follow_up_is_searched_for_and_answered_with_the_question_before_it(ma
     assert [answer.id for answer in engine.conversations.answers(first.conversation_id)] == [first.id, third.id]
 
 
+def test_a_note_names_only_the_beginning_of_a_long_earlier_question(make: Make) -> None:
+    engine = make(None)
+    first = engine.ask(Question(f"What is occupancy? {'I have read about it before. ' * 50}"))
+    note = engine.ask(Question("And what limits it?", conversation_id=first.conversation_id)).note or ""
+    assert "What is occupancy?" in note and len(note) < 300
+
+
 def test_an_answer_that_is_not_kept_or_not_finished_leaves_no_trace(make: Make) -> None:
     engine = make("One. ", "Two. ", "Three.")
     assert engine.ask(WARP, keep=False).conversation_id == ""
