@@ -9,7 +9,7 @@ import docx
 import pytest
 from api_fakes import PATIENCE_S, SAMPLE_ID, Live, wait_until
 from browser_help import PHONE, QUESTION, Open, ask
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from api.jobs import JobHandle
 from indexes.errors import InvalidInput
@@ -76,6 +76,36 @@ def test_a_book_that_came_since_the_books_were_listed_is_opened(site: Live, open
     page.evaluate("history.pushState(null, '', '/book/b'); dispatchEvent(new PopStateEvent('popstate'))")
     expect(page.locator(".book-text")).to_contain_text("Blocks make a grid")
     expect(page).to_have_title("B · Coalesce")
+
+
+def test_what_could_not_be_fetched_comes_when_the_server_is_back(open_page: Open) -> None:
+    page = open_page("/library")
+    page.route("**/contents", lambda route: route.abort())
+    page.get_by_role("link", name="Sample").click()
+    expect(page.get_by_role("alert")).to_contain_text("does not answer")
+    page.unroute("**/contents")
+    expect(page.locator(".book-text")).to_contain_text("A warp is")
+    expect(page.get_by_role("alert")).to_have_count(0)
+
+
+def test_a_book_is_sent_and_its_fault_said_although_another_view_is_opened_meanwhile(
+    site: Live, open_page: Open
+) -> None:
+    page = open_page("/library")
+    held: list[Route] = []
+    page.route(
+        "**/v1/documents", lambda route: held.append(route) if route.request.method == "POST" else route.continue_()
+    )
+    with page.expect_request(lambda request: request.method == "POST"):
+        page.set_input_files("input[type=file][accept]", {"name": "b.md", "mimeType": "text/plain", "buffer": b""})
+    page.get_by_role("link", name="Ask", exact=True).click()
+    page.locator("#question").wait_for()
+    page.on("dialog", lambda dialog: dialog.dismiss())
+    with page.expect_event("dialog"):
+        page.evaluate("location.reload()")
+    held[0].continue_()
+    page.get_by_role("link", name="Library").click()
+    expect(page.locator(".upload.failed")).to_contain_text("b.md")
 
 
 def test_what_was_typed_stays_while_the_server_is_gone_and_after_a_reload(site: Live, open_page: Open) -> None:

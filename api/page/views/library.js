@@ -1,7 +1,7 @@
 // The books: adding some with their progress, what reading them lost, removing one.
 import { BASE, bookPath } from "../address.js";
 import { Button, Empty, Field, attempt, confirm, drafts, toast } from "../controls.js";
-import { html, useFetched, useState } from "../html.js";
+import { html, useEffect, useFetched, useState } from "../html.js";
 import * as rest from "../rest.js";
 import { chapterName, count, either, t } from "../texts.js";
 import { Rows, useJobs } from "./jobs.js";
@@ -10,9 +10,24 @@ const LISTS = /(^|\/)(_toc|_quarto|_bookdown|mkdocs|toc)\.yml$/;
 const MOST_LISTED = 60;
 const MOST_PASTED = 2_000_000;
 
+/** What is being sent goes on while another view is open; `draw` shows it. */
+const uploads = { rows: [], draw: () => {} };
+
+function setUploads(change) {
+  uploads.rows = change(uploads.rows);
+  uploads.draw();
+  window.onbeforeunload = uploads.rows.some(({ job }) => job.state === "running") ? (event) => event.preventDefault() : null;
+}
+
 export function Library({ site }) {
   const { documents, refresh } = site;
-  const [uploads, setUploads] = useState([]);
+  const [, draw] = useState(0);
+  useEffect(() => {
+    uploads.draw = () => draw((n) => n + 1);
+    return () => {
+      uploads.draw = () => {};
+    };
+  }, []);
   const mayChange = !site.session.learner;
   const { rows, look } = useJobs({ onEnd: refresh, failures: mayChange });
 
@@ -41,7 +56,7 @@ export function Library({ site }) {
   };
   return html`<h1>${t("nav.library")}</h1>
     ${mayChange && html`<${Add} send=${send} onAdded=${look} />`}
-    <${Rows} rows=${[...uploads, ...rows]} mayStop=${mayChange} />
+    <${Rows} rows=${[...uploads.rows, ...rows]} mayStop=${mayChange} />
     <section class="books" aria-label=${t("library.books")}>
       ${!documents.length && html`<${Empty} title=${t("ask.empty.title")} text=${t(mayChange ? "library.empty" : "library.empty_for_learner")} />`}
       ${documents.map((one) => html`<${Book} key=${one.id} book=${one} mayChange=${mayChange} refresh=${refresh} look=${look} />`)}
@@ -171,12 +186,15 @@ function Book({ book, mayChange, refresh, look }) {
     look();
   });
   const extent = book.pages ? count("library.pages", book.pages) : count("library.sections", book.sections);
-  const facts = [either(`format.${book.format}`, book.format), extent, count("library.nodes", book.nodes), t("library.added", { day: book.added_at.slice(0, 10) })];
+  const facts = [
+    either(`format.${book.format}`, book.format), extent, count("library.nodes", book.nodes), book.questions > 0 && count("exam.questions", book.questions),
+    t("library.added", { day: book.added_at.slice(0, 10) }),
+  ];
   const again = t(book.questions ? "library.make_again" : "library.make");
   return html`<article class="card book">
     <div class="book-head"><div>
       <h2><a href=${bookPath(book.id)} dir="auto">${book.title}</a></h2>
-      <p class="soft">${facts.join(" · ")}</p>
+      <p class="soft">${facts.filter(Boolean).join(" · ")}</p>
       <p class="soft source-name">${book.sample ? t("library.sample") : book.source}</p></div>
       ${mayChange && html`<${Button} kind="quiet" icon="trash" label=${t("library.remove_book", { title: book.title })} onClick=${remove} />`}
     </div>
@@ -185,7 +203,6 @@ function Book({ book, mayChange, refresh, look }) {
     <div class="row">
       <a class="button" href=${`${BASE}study/guide/${encodeURIComponent(book.id)}`}>${t("guide.title")}</a>
       ${!book.sample && book.questions > 0 && mayChange && html`<a class="button" href=${`${BASE}study/questions/${encodeURIComponent(book.id)}`}>${t("questions.look")}</a>`}
-      ${book.questions > 0 && html`<span class="soft">${count("exam.questions", book.questions)}</span>`}
       ${(book.sample || book.questions > 0) && html`<a class="button" href=${`${BASE}study?book=${encodeURIComponent(book.id)}`}>${t("library.exam")}</a>`}
       ${!book.sample && mayChange && html`<${Button} kind=${book.questions ? "quiet" : ""} label=${`${again}: ${book.title}`} onClick=${make}>${again}<//>`}
     </div>
