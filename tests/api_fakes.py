@@ -223,6 +223,7 @@ def serving(services: Services) -> Iterator[str]:
     """The address of a server over `services`, in a thread of this process."""
     server = _Server(services)
     server.config.port, server.config.timeout_graceful_shutdown = 0, 1
+    server.config.date_header = False  # it would stay that of the start
     routes = server.config.app.router.routes
     if not _ROUTES:
         _ROUTES.extend(routes)

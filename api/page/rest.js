@@ -15,6 +15,11 @@ export class RestError extends Error {
 /** What to do when the server asks for a key; set by app.js. */
 export const signedOut = { tell: () => {} };
 
+let ahead_ms = 0; // of this machine's clock is the server's, by its last reply
+
+/** A moment of the server's in this machine's time. */
+export const byThisClock = (moment) => Date.parse(moment) - ahead_ms;
+
 async function send(method, path, { body, query, form, signal } = {}) {
   const given = Object.entries(query || {}).filter(([, value]) => value !== undefined && value !== null && value !== "");
   const asked = new URLSearchParams(given.flatMap(([name, value]) => [value].flat().map((one) => [name, one])));
@@ -29,6 +34,7 @@ async function send(method, path, { body, query, form, signal } = {}) {
   } catch (error) {
     throw error.name === "AbortError" ? error : new RestError({ type: "unreachable" });
   }
+  ahead_ms = Date.parse(reply.headers.get("Date")) - Date.now() || 0;
   if (reply.ok) return reply;
   const said = await reply.json().catch(() => ({}));
   if (reply.status === 401 && path !== SESSION) signedOut.tell();

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from datetime import timedelta
+from email.utils import formatdate
 
 import pytest
 from api_fakes import WARP, Live, wait_until
 from browser_help import PHONE, Open
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from evals.questions import own_question
 
@@ -58,6 +59,21 @@ def test_an_exam_ends_when_its_time_does_with_what_was_typed(
     page.evaluate(LATER)
     expect(page.locator(".result")).to_contain_text("Time was over")
     expect(page.locator(".typed")).to_have_text("something")
+
+
+def test_an_exam_keeps_the_time_of_the_server_where_the_clock_of_the_machine_is_wrong(
+    site: Live, open_page: Open
+) -> None:
+    def told_the_time(route: Route) -> None:
+        reply = route.fetch()
+        route.fulfill(response=reply, headers={**reply.headers, "date": formatdate(usegmt=True)})
+
+    exam = site.post("/v1/exams", count=1, types=["short"], time_limit_s=600)
+    page = open_page()
+    page.route("**/v1/**", told_the_time)
+    page.add_init_script(LATER)
+    page.goto(f"{site.address}/study/exam/{exam['id']}")
+    expect(page.locator(".clock")).to_have_text(re.compile(r"^(10:0|9:5)\d left$"))
 
 
 def test_cards_are_turned_rated_taken_back_and_reworded_by_keyboard_in_chinese_on_a_phone(
@@ -134,6 +150,21 @@ def test_an_exam_handed_in_elsewhere_shows_its_marks(site: Live, open_page: Open
         tab.get_by_role("button", name="Hand in").click()
         tab.locator("dialog").get_by_role("button", name="Hand in").click()
         expect(tab.locator(".result")).to_be_visible()
+
+
+def test_what_was_answered_in_another_tab_is_handed_in_too(site: Live, open_page: Open) -> None:
+    exam = site.post("/v1/exams", count=2, types=["short"])
+    page = open_page(f"/study/exam/{exam['id']}")
+    page.locator(".question").wait_for()
+    other = open_page(f"/study/exam/{exam['id']}", context=page.context)
+    for tab, step in ((page, 0), (other, 1)):
+        tab.locator(".step").nth(step).click()
+        tab.locator(".question textarea").fill(f"in tab {step}")
+        tab.locator(".question textarea").blur()
+    wait_until(lambda: len(site.get(f"/v1/exams/{exam['id']}/draft")["answers"]) == 2, "both were kept")
+    page.get_by_role("button", name="Hand in").click()
+    page.locator("dialog").get_by_role("button", name="Hand in").click()
+    expect(page.locator(".typed")).to_have_text(["in tab 0", "in tab 1"])
 
 
 def test_what_was_typed_in_an_exam_stays_where_it_cannot_be_handed_in(site: Live, open_page: Open) -> None:

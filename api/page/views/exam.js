@@ -15,7 +15,7 @@ const MOST_CHARACTERS = 20_000;
 /** `query` may name the learner whose link this is: who takes the exam goes on under that name. */
 export function Exam({ site, id, query }) {
   const named = !site.session.learner && new URLSearchParams(query).get("learner");
-  const [{ exam, draft } = {}, problem, look] = useFetched(async () => {
+  const [{ exam, draft, ends } = {}, problem, look] = useFetched(async () => {
     const { learner: before } = rest.reader;
     if (named) rest.reader.learner = named;
     try {
@@ -23,7 +23,7 @@ export function Exam({ site, id, query }) {
       const kept = found.result || found.waits ? {} : await rest.draft(id);
       if (named && !found.result) coalesce.remember("learner", named);
       else if (named) rest.reader.learner = before; // a teacher looks at marks and stays who they are
-      return { exam: found, draft: kept };
+      return { exam: found, draft: kept, ends: rest.byThisClock(found.deadline) };
     } catch (error) {
       rest.reader.learner = before;
       throw error;
@@ -37,7 +37,7 @@ export function Exam({ site, id, query }) {
   return html`<${StudyHead} site=${site} current="exam" changes=${exam} />
     ${problem && html`<${Problem} error=${problem} />`}
     ${exam && (exam.waits ? html`<${Invitation} exam=${exam} onBegin=${begin} />`
-      : exam.result ? html`<${Marks} exam=${exam} onDecided=${look} />` : html`<${Sitting} key=${exam.id} exam=${exam} draft=${draft} onEnd=${look} />`)}`;
+      : exam.result ? html`<${Marks} exam=${exam} onDecided=${look} />` : html`<${Sitting} key=${exam.id} exam=${exam} ends=${ends} draft=${draft} onEnd=${look} />`)}`;
 }
 
 /** An exam whose time begins with a press: a program that looks at the link must not begin it. */
@@ -46,7 +46,8 @@ const Invitation = ({ exam, onBegin }) => html`<${Empty} title=${count("exam.inv
 
 // --- taking it
 
-function Sitting({ exam, draft, onEnd }) {
+/** `ends`: when its time is over, by this machine's clock. */
+function Sitting({ exam, ends, draft, onEnd }) {
   const { questions } = exam;
   const [answers, setAnswers] = useState(draft);
   const [place, setPlace] = useState(0);
@@ -80,20 +81,23 @@ function Sitting({ exam, draft, onEnd }) {
   };
   useEffect(() => () => void save(), []);
 
-  const given = () => Object.fromEntries(Object.entries(answers).filter(([, answer]) => answer !== undefined));
-  const answered = Object.keys(given()).length;
+  const answered = questions.filter((question) => answers[question.id] !== undefined).length;
   const last = questions.length - 1;
   const go = (to) => {
     save();
     setPlace(Math.max(0, Math.min(to, last)));
-    setTimeout(() => sheet.current?.querySelector(".question")?.focus({ preventScroll: true }));
+    setTimeout(() => {
+      document.querySelector(".step[aria-current]")?.scrollIntoView({ block: "nearest" });
+      sheet.current?.querySelector(".question")?.focus({ preventScroll: true });
+    });
   };
   const handIn = () => confirm({
     question: t("exam.hand_in_question"), yes: t("exam.hand_in"), no: t("cancel"),
     detail: answered < questions.length ? count("exam.missing", questions.length - answered) : "",
     onYes: async () => {
-      await saving.current;
-      await rest.handIn(exam.id, given()).finally(onEnd);
+      await save();
+      const given = { ...await rest.draft(exam.id), ...unsaved.current }; // some may have been given in another tab
+      await rest.handIn(exam.id, Object.fromEntries(Object.entries(given).filter(([, answer]) => answer !== null))).finally(onEnd);
     },
   });
   const timeOver = async () => {
@@ -103,7 +107,7 @@ function Sitting({ exam, draft, onEnd }) {
   const shown = asList ? questions.map((_, index) => index) : [place];
   return html`<section class="sitting">
     <div class="sitting-head">
-      ${exam.deadline && html`<${Clock} deadline=${exam.deadline} onOver=${timeOver} onLittle=${save} />`}
+      ${exam.deadline && html`<${Clock} ends=${ends} onOver=${timeOver} onLittle=${save} />`}
       <span class="soft">${t("exam.answered", { n: answered, most: questions.length })}</span>
       <${Button} kind="quiet" onClick=${() => setAsList(!asList)}>${t(asList ? "exam.one" : "exam.list")}<//>
     </div>
@@ -124,8 +128,8 @@ function Sitting({ exam, draft, onEnd }) {
   </section>`;
 }
 
-function Clock({ deadline, onOver, onLittle }) {
-  const left = () => Math.floor((new Date(deadline) - Date.now()) / 1000);
+function Clock({ ends, onOver, onLittle }) {
+  const left = () => Math.floor((ends - Date.now()) / 1000);
   const [seconds, setSeconds] = useState(left());
   const over = useRef(false);
   useEffect(() => {
@@ -139,7 +143,7 @@ function Clock({ deadline, onOver, onLittle }) {
       }
     }, 1000);
     return () => clearInterval(timer);
-  }, [deadline]);
+  }, [ends]);
   const shown = Math.max(seconds, 0);
   const time = `${Math.floor(shown / 60)}:${String(shown % 60).padStart(2, "0")}`;
   return html`<span class=${seconds < LITTLE_TIME_S ? "clock little" : "clock"} role="timer">${t("exam.left", { time })}</span>
