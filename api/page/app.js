@@ -8,6 +8,7 @@ import { Ask } from "./views/ask.js";
 
 const READY_POLL_MS = 200;
 const GONE_POLL_MS = 1000;
+const SETTLED_MS = 3000;
 const THEMES = ["auto", "light", "dark"];
 const LANGUAGES = { en: ["en-US", "English"], zh: ["zh-CN", "中文"] };
 
@@ -74,12 +75,17 @@ function App() {
       setPlace(here());
       open(); // another tab or a command may have changed the books
     };
-    window.addEventListener("popstate", show);
+    window.addEventListener("popstate", () => {
+      show();
+      scrollBack();
+    });
     navigation.go = (path, { replace = false } = {}) => {
+      if (!replace) history.replaceState({ y: window.scrollY }, "");
       history[replace ? "replaceState" : "pushState"](null, "", BASE + path);
       if (replace) return setPlace(here());
       show();
       window.scrollTo(0, 0);
+      document.getElementById("main").focus({ preventScroll: true }); // what had the focus may be gone
     };
     open();
   }, []);
@@ -108,6 +114,16 @@ function App() {
       ${waiting ? html`<${Waiting} on=${waiting} />` : site && (view ? html`<${View} site=${site} ...${values} />` : html`<${Missing} />`)}
     </main>
     ${locked && html`<${Login} onDone=${signedIn} />`}`;
+}
+
+/** Back to where the reader left a view, as it is drawn again; until they do something. */
+function scrollBack() {
+  const { y } = history.state || {};
+  if (y === undefined) return;
+  const drawn = new ResizeObserver(() => window.scrollTo(0, y));
+  drawn.observe(document.getElementById("main"));
+  for (const act of ["wheel", "pointerdown", "keydown"]) window.addEventListener(act, () => drawn.disconnect(), { once: true });
+  setTimeout(() => drawn.disconnect(), SETTLED_MS);
 }
 
 function here() {

@@ -121,6 +121,39 @@ def test_a_question_does_not_go_into_the_conversation_that_is_opened_before_it_i
     assert len(site.generator.requests) == 1
 
 
+def test_a_question_that_was_not_sent_stays_and_the_box_has_the_focus(open_page: Open) -> None:
+    page = open_page()
+    expect(page.locator("#question")).to_be_focused()
+    page.keyboard.type("Half a question")
+    page.get_by_role("link", name="Library").click()
+    page.locator(".book").wait_for()
+    expect(page.locator("main")).to_be_focused()
+    page.get_by_role("link", name="Ask", exact=True).click()
+    expect(page.locator("#question")).to_be_focused()
+    page.keyboard.press("End")
+    page.keyboard.type(", and more")
+    page.reload()
+    expect(page.locator("#question")).to_have_value("Half a question, and more")
+    page.keyboard.press("Enter")
+    page.locator(".answer-tools").wait_for()
+    page.reload()
+    expect(page.locator(".turn")).to_have_count(1)
+    expect(page.locator("#question")).to_have_value("")
+
+
+def test_who_read_on_in_the_book_comes_back_to_the_same_place(site: Live, open_page: Open) -> None:
+    site.generator.pieces = ("A warp has 32 threads [1]. ", "It has 32 threads.\n\n" * 60)
+    page = open_page()
+    for _ in range(2):
+        ask(page, QUESTION)
+    page.locator(".turn").first.locator(".cite").first.click()
+    page.evaluate("window.scrollTo(0, 400)")
+    page.evaluate("document.querySelector('#source a').click()")
+    page.locator(".book-text mark").wait_for()
+    page.go_back()
+    wait_until(lambda: page.evaluate("scrollY") == 400, "the reader is back where they were")
+
+
 def test_who_wants_to_be_asked_is_led_to_the_exam(open_page: Open) -> None:
     page = open_page(locale="zh-CN")
     begin(page, "考考我")
@@ -320,6 +353,20 @@ def test_a_question_is_sent_once_and_not_by_the_enter_of_an_input_method(site: L
     expect(page.get_by_text("The answer was cut off here")).to_have_count(1)
     assert [request.question for request in site.generator.requests] == [QUESTION, "And why?"]
     assert [turn.question for turn in site.generator.requests[-1].turns] == [QUESTION]
+
+
+def test_an_answer_is_stopped_also_before_the_server_has_taken_the_question(site: Live, open_page: Open) -> None:
+    gate = Gate(site, 1)
+    page = open_page()
+    held: list[Route] = []
+    page.route("**/v1/ask", lambda route: held.append(route))
+    with page.expect_request("**/v1/ask"):
+        begin(page)
+    page.get_by_role("button", name="Stop the answer").click()
+    with page.expect_request(lambda request: request.method == "DELETE"):
+        held[0].continue_()
+    gate.open()
+    expect(page.locator(".turn [role=status]")).to_contain_text("Stopped")
 
 
 def test_an_answer_that_was_found_again_is_stopped_like_any_other(site: Live, open_page: Open) -> None:

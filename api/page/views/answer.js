@@ -83,7 +83,7 @@ export function Written({ turn: { answer, note, running, state, stopped, error, 
   const rule = below ? elements.findLastIndex((one) => one?.type === "hr") : -1;
   return html`${(answer?.note || note) && html`<p class="note" role="note">${answer?.note || note}</p>`}
     ${(!below || rule >= 0) && html`<div class="answer" dir="auto">${below ? elements.slice(0, rule) : elements}</div>`}
-    ${running && (!text || below) && html`<p class="thinking"><i></i><i></i><i></i></p>`}
+    ${running && html`<p class="thinking"><i></i><i></i><i></i></p>`}
     ${running && state && html`<p class="note" role="status">${t(...state)}</p>`}
     ${below && html`<section class="from-books"><h3 class="small-heading">${t("ask.from_books")}</h3>
       <div class="answer quotes" dir="auto">${elements.slice(rule + 1)}</div></section>`}

@@ -1,6 +1,6 @@
 // Questions, answers as they are written, the conversations, and the passage behind a marker.
 import { BASE, navigation } from "../address.js";
-import { Button, Empty, Missing, Problem, attempt, useKeys } from "../controls.js";
+import { Button, Empty, Missing, Problem, attempt, drafts, useKeys } from "../controls.js";
 import { html, useEffect, useRef, useState } from "../html.js";
 import * as rest from "../rest.js";
 import { count, t } from "../texts.js";
@@ -10,6 +10,7 @@ import { Filters, filtersFrom, filtersToSend } from "./filters.js";
 import { Source, useSource } from "./source.js";
 
 const EXAMPLES = 3;
+const DRAFT = "question";
 const calm = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
 export function Ask({ site, id }) {
@@ -22,14 +23,20 @@ export function Ask({ site, id }) {
   const [status, setStatus] = useState("");
   const [asked, setAsked] = useState(0);
   const shown = useRef(undefined); // the conversation whose turns these are
-  const reading = useRef(null); // {control, id} of the answer that is being written
+  const reading = useRef(null); // {control, id, stopped} of the answer that is being written
   const box = useRef();
   const thread = useRef();
 
   useEffect(() => {
-    if (id !== shown.current) open();
+    if (id === shown.current) return;
+    open();
+    toBox();
   }, [id]);
-  useEffect(() => () => reading.current?.control.abort(), []);
+  useEffect(() => {
+    put(drafts.get(DRAFT));
+    toBox();
+    return () => reading.current?.control.abort();
+  }, []);
   useKeys({ "/": () => box.current?.focus() });
 
   /** Shows the conversation of the address. */
@@ -46,7 +53,7 @@ export function Ask({ site, id }) {
       const last = kept.answers.at(-1);
       setTurns(kept.answers.map((answer) => ({ key: answer.id, question: answer.question, answer, rating: kept.ratings[answer.id] })));
       setFilters(filtersFrom(last?.filters, site.documents));
-      if (kept.answers.length > 1) showTurn("auto");
+      if (kept.answers.length > 1 && history.state?.y === undefined) showTurn("auto"); // who comes back is led to their place
       if (kept.unfinished) {
         const { question, replaces: old, id: answer } = kept.unfinished;
         write(question, old, (signal) => rest.follow(answer, signal)).catch((error) => setProblem(error));
@@ -101,7 +108,7 @@ export function Ask({ site, id }) {
   /** Draws an answer as it is written. What goes wrong before it has begun is thrown. */
   async function write(question, old, events, onBegun = () => {}) {
     const control = new AbortController();
-    const run = { control, id: null };
+    const run = { control, id: null, stopped: reading.current?.stopped };
     reading.current = run;
     const key = crypto.randomUUID?.() || String(Math.random());
     const change = (more) => setTurns((all) => all.map((turn) => (turn.key === key ? { ...turn, ...more(turn) } : turn)));
@@ -124,6 +131,7 @@ export function Ask({ site, id }) {
         if (name === "begun") {
           if (run.id === null) onBegun();
           run.id = data.id;
+          if (run.stopped) stop();
         } else if (name === "stopped") failed({ stopped: "ask.stopped" });
         else if (name === "done") {
           setTurns((all) => all.filter((turn) => !isOld(turn)));
@@ -148,16 +156,31 @@ export function Ask({ site, id }) {
     }
   }
 
-  const stop = () => reading.current?.id && attempt(() => rest.stopAnswer(reading.current.id));
+  /** Stops the answer, at once or as soon as it has begun. */
+  function stop() {
+    const run = reading.current;
+    if (!run) return;
+    run.stopped = true;
+    if (run.id) attempt(() => rest.stopAnswer(run.id));
+  }
+
+  /** A phone would show its keyboard over what there is to read. */
+  const toBox = () => matchMedia("(pointer: coarse)").matches || box.current?.focus({ preventScroll: true });
+
+  /** Puts a text into the box; there it stays, also while another view is open, until it is sent. */
+  function put(text) {
+    if (box.current) box.current.value = text;
+    drafts.keep(DRAFT, text);
+  }
 
   /** Puts a question that was not answered back into the box, unless something new stands there. */
   function restore(text) {
-    if (box.current && !box.current.value) box.current.value = text;
+    if (!(box.current?.value || drafts.get(DRAFT))) put(text);
   }
 
   function edit(answer) {
     setReplaces(answer.id);
-    box.current.value = answer.question;
+    put(answer.question);
     box.current.focus();
   }
 
@@ -165,7 +188,7 @@ export function Ask({ site, id }) {
   function send() {
     const text = box.current.value;
     if (!text.trim()) return;
-    box.current.value = "";
+    put("");
     ask(text, { old: replaces });
   }
 
@@ -189,7 +212,7 @@ export function Ask({ site, id }) {
         <div class="composer-row">
           <label class="sr-only" for="question">${t("ask.placeholder")}</label>
           <textarea class="question-box" id="question" rows="1" dir="auto" maxlength="100000" enterkeyhint="send" ref=${box}
-            placeholder=${t("ask.placeholder")} onKeyDown=${(event) => sendOnEnter(event, send)} autofocus></textarea>
+            placeholder=${t("ask.placeholder")} onInput=${(event) => drafts.keep(DRAFT, event.target.value)} onKeyDown=${(event) => sendOnEnter(event, send)}></textarea>
           ${busy
             ? html`<${Button} kind="round" icon="stop" label=${t("ask.stop")} onClick=${stop} />`
             : html`<${Button} kind="primary round" icon="send" label=${t("ask.send")} id="send" onClick=${send} />`}
