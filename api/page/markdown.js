@@ -254,7 +254,7 @@ export function Passage({ text, spans = [], plain = false }) {
       if (!fence[0]) break;
       const start = fence.index + fence[0].indexOf("\n") + 1;
       pieces.push(prose(text, position, fence.index, marks, plain));
-      pieces.push(html`<pre tabindex="0"><code>${marked(text, start, start + fence[2].length, marks)}</code></pre>`);
+      if (fence[2].trim()) pieces.push(html`<pre tabindex="0"><code>${marked(text, start, start + fence[2].length, marks)}</code></pre>`);
       position = FENCE.lastIndex;
     }
     pieces.push(prose(text, position, text.length, marks, plain));

@@ -3,7 +3,7 @@ import { BASE } from "../address.js";
 import { Empty, Field, Problem, Select } from "../controls.js";
 import { html, useFetched, useState } from "../html.js";
 import * as rest from "../rest.js";
-import { chapterName, number, t } from "../texts.js";
+import { chapterName, count, number, t } from "../texts.js";
 import { StudyHead } from "./study.js";
 
 const sum = (items, name) => items.reduce((all, one) => all + one[name], 0);
@@ -55,8 +55,9 @@ function Chapter({ chapter, book }) {
   const name = chapter.questions ? chapterName(chapter.chapter, chapter.title) : chapter.title || t("progress.own");
   return html`<tr><th scope="row">${name}</th>
     <td><div class="stack" aria-hidden="true"><i class="right" style=${share(chapter.right)}></i><i class="wrong" style=${share(chapter.seen - chapter.right)}></i></div>
-      <span class="soft">${t("progress.counts", { right: chapter.right, seen: chapter.seen, most: chapter.questions })}</span></td>
-    <td data-label=${t("progress.due")}>${chapter.due || "–"}</td>
+      <span class="soft">${chapter.seen ? t("progress.counts", { right: chapter.right, seen: chapter.seen, most: chapter.questions })
+        : count("exam.questions", chapter.questions)}</span></td>
+    <td data-label=${chapter.due ? t("progress.due") : undefined}>${chapter.due || ""}</td>
     <td>${chapter.questions > 0 && html`<a href=${`${BASE}study?${asked}`} aria-label=${`${t("study.exam")}: ${name}`}>${t("study.exam")}</a>`}</td></tr>`;
 }
 

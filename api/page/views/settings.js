@@ -96,11 +96,9 @@ function Choice({ name, detail, here = false, again = false, label = t("settings
 function Facts({ site: { documents, running, session } }) {
   const nodes = documents.reduce((all, one) => all + one.nodes, 0);
   const facts = [
-    ["generator", either(`generator.${running.generator}`, running.generator)],
-    ["model", running.generator !== "extractive" && running.model],
     ["quantization", running.quantization],
     ["adapters", running.adapters?.join(", ")],
-    ["arms", running.arms?.map((arm) => t(`arm.${arm}`)).join(", ")],
+    ["arms", running.arms?.length > 1 && running.arms.map((arm) => t(`arm.${arm}`)).join(", ")],
     ["embedder", running.embedder],
     ["faiss", either(`faiss.${running.faiss_device}`, running.faiss_device)],
     ["books", [count("library.books_count", documents.length), count("library.nodes", nodes)].join(t("page.join"))],
