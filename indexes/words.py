@@ -247,6 +247,8 @@ def _tokens(text: str) -> Iterator[tuple[str, str]]:
         kind, token = str(match.lastgroup), match.group()
         if kind == "sign" and (name := _SIGNED.match(text, match.end())):
             yield kind, _signed(token, name.group())
+        elif kind == "cjk":
+            yield kind, token
         else:
             yield from _tokens_of(kind, token)
 
@@ -268,9 +270,15 @@ def _signed(sign: str, name: str) -> str:
     return f"{'..' if sign == '@' else '._'}{term.lower()}{'.' if len(term) == 1 and term.isupper() else ''}"
 
 
-@lru_cache(maxsize=50_000)
-def _terms(kind: str, token: str) -> tuple[str, ...]:
+def _terms(kind: str, token: str) -> Sequence[str]:
     """What the index knows a token by."""
+    if kind == "cjk":  # a whole clause, which hardly comes again
+        return [word for word in _jieba().cut_for_search(token) if word not in STOP_WORDS and word.strip()]
+    return _remembered_terms(kind, token)
+
+
+@lru_cache(maxsize=50_000)
+def _remembered_terms(kind: str, token: str) -> tuple[str, ...]:
     if kind == "number":
         return token, *(token.split("x")[1:] if "x" in token[2:] else ())
     if kind == "identifier":
@@ -278,8 +286,6 @@ def _terms(kind: str, token: str) -> tuple[str, ...]:
         return tuple(dict.fromkeys((whole, *identifier_parts(token))))
     if kind == "sign":
         return (token,)
-    if kind == "cjk":
-        return tuple(word for word in _jieba().cut_for_search(token) if word not in STOP_WORDS and word.strip())
     return (stem(token.lower()),) if token.lower() not in STOP_WORDS else ()
 
 
