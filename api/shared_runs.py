@@ -107,7 +107,7 @@ class SharedRuns:
             with suppress(Exception):  # it runs out by itself
                 self._tell()
                 with self._database.connected() as connection:
-                    connection.execute(sa.update(servers).where(servers.c.id == self._me).values(until=0.0))
+                    connection.execute(sa.update(servers).where(servers.c.id == self._me).values(until=NOW))
         self._readers.shutdown(wait=False, cancel_futures=True)
 
     def add(

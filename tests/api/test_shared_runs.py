@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +21,9 @@ from api import shared_runs
 from api.health_checks import STORES
 from api.server_state import SERVERS, runs
 from api.settings import load_settings
+from api.shared_runs import SharedRuns
+from api.streaming import FollowedTask, Named
+from indexes.errors import NotFound
 from indexes.postgres import store_at
 
 ASKED = {"question": "How many threads are in a warp?", "stream": True, "grace_s": 30}
@@ -165,3 +169,29 @@ def test_a_run_that_is_over_before_the_others_are_told_is_not_told_of(pair: Pair
         reply = pair.one.client.post("/v1/ask", json=ASKED)
         tell()
     assert "event: done" in reply.text and reply.headers["x-answer-id"] not in told(pair.one)
+
+
+def test_who_follows_a_run_whose_server_is_stopped_hears_how_it_ended(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(shared_runs, "EVERY_S", 0.05)
+    one, other = SharedRuns(database_url), SharedRuns(database_url)
+
+    async def written() -> AsyncGenerator[Named]:
+        yield "delta", {"text": "A warp"}
+        await asyncio.Event().wait()
+
+    async def followed() -> list[Named]:
+        run = FollowedTask(written(), grace_s=60)
+        one.add("run", None, run)
+        one.start()
+        async with aclosing(other.follow("run", None, NotFound("it is not told of"))) as events:
+            first = await anext(events)
+            run.stop()
+            await asyncio.to_thread(one.close)
+            await asyncio.to_thread(other._tell)  # which forgets servers that are gone
+            return [first, *[event async for event in events]]
+
+    first, (name, data) = asyncio.run(followed())
+    other.close()
+    assert (first, name, data["error"]["type"]) == (("delta", {"text": "A warp"}), "error", "cancelled")
