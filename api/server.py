@@ -36,7 +36,7 @@ from api.running_server import announce, database_of, withdraw
 from api.security import DOCS_POLICY, Guard, SafeHeaders, check_bind
 from api.services import Preparation, Services, check_home
 from api.settings import CoalesceSettings, program_version
-from api.uploads import BODY_S, BodyLimit
+from api.uploads import BODY_S, READING_S, BodyLimit
 from indexes.errors import InvalidInput
 
 ROUTERS = (
@@ -151,11 +151,13 @@ class StoppingServer(uvicorn.Server):
 
 
 class HeadLimit(HttpToolsProtocol):
-    """Leaves who sends the headers of a call too slowly, or no end of them, and refuses what is no HTTP in our form."""
+    """Leaves who sends the headers of a call too slowly, or no end of them, and who reads nothing of a reply for
+    `READING_S`; refuses what is no HTTP in our form."""
 
     _in_head = False
     _head_bytes = 0
     _late: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         """Expects a call."""
@@ -165,7 +167,20 @@ class HeadLimit(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Expects nothing more."""
         self._expect_none()
+        self._watch_no_more()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Begins to watch whether anything is read."""
+        super().pause_writing()
+        self._watch()
+
+    def resume_writing(self) -> None:
+        """Goes on; what is left at the end is watched still."""
+        super().resume_writing()
+        self._watch_no_more()
+        if self.transport.is_closing():
+            self._watch()
 
     def data_received(self, data: bytes) -> None:
         """Counts what came since the call began or its body ended: headers, and trailers behind a body."""
@@ -213,6 +228,21 @@ class HeadLimit(HttpToolsProtocol):
         if self._in_head:
             self._refuse(408, "the headers did not come in time")
         self.transport.close()
+        self._watch()
+
+    def _watch(self, left_bytes: int = 0) -> None:
+        """Ends the connection where as much is left to be read as at the last look."""
+        self._watch_no_more()
+        now_bytes = self.transport.get_write_buffer_size()
+        if now_bytes and now_bytes == left_bytes:
+            self.transport.abort()
+        elif now_bytes:
+            self._unread = self.loop.call_later(READING_S, self._watch, now_bytes)
+
+    def _watch_no_more(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
     def _refuse(self, status: int, message: str) -> None:
         if self.transport.is_closing():

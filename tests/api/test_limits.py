@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import httpx
+import psutil
 import pytest
 from api_fakes import PATIENCE_S, FakeBuilder, running, wait_until
 from fakes import ScriptedGenerator
@@ -121,9 +122,16 @@ def test_a_full_server_says_so_before_it_reads_the_body(settings):
         assert first.result()["refused"] is False
 
 
+def is_connected(client: tuple[str, int]) -> bool:
+    """Whether this process, which serves, has a connection from there."""
+    return client in {one.raddr for one in psutil.Process().net_connections("tcp4")}
+
+
 def test_who_sends_a_body_or_reads_a_reply_too_slowly_is_left(settings, monkeypatch):
     monkeypatch.setattr(uploads, "BODY_S", 0.5)
     monkeypatch.setattr(uploads, "READING_S", 0.5)
+    monkeypatch.setattr(server, "READING_S", 0.5)
+    monkeypatch.setattr(server, "HEAD_S", 0.5)
     head = "POST /v1/ask HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
     long = ScriptedGenerator(["word " * 20_000] * 20)
     with running(settings, FakeBuilder(long)) as live:
@@ -132,12 +140,15 @@ def test_who_sends_a_body_or_reads_a_reply_too_slowly_is_left(settings, monkeypa
             with socket.create_connection(place, timeout=PATIENCE_S) as silent:
                 silent.sendall(f"{head}Content-Length: {length}\r\n\r\n{{".encode())
                 assert silent.recv(4096).startswith(b"HTTP/1.1 " + status)
-        body = json.dumps(QUESTION | {"stream": True, "arm": "base"}).encode()
-        with socket.create_connection(place, timeout=PATIENCE_S) as deaf:
-            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            deaf.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-            done = 'route="/v1/ask",status="200"'
-            wait_until(lambda: done in live.client.get("/metrics").text, "it is left")
+        for stream in (True, False):  # in many pieces, and in one
+            body = json.dumps(QUESTION | {"stream": stream, "arm": "base"}).encode()
+            with socket.create_connection(place, timeout=PATIENCE_S) as deaf:
+                deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                deaf.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+                ours = deaf.getsockname()
+                for there in (True, False):
+                    wait_until(lambda ours=ours, there=there: is_connected(ours) is there, "it is left")
+        long.pieces = ("word",)
         assert live.client.post("/v1/ask", json=QUESTION | {"arm": "base"}).status_code == 200
 
 
