@@ -410,10 +410,12 @@ class Catalog:
         order = np.argsort(-scores, kind="stable")[:top_k]
         return rowids[order], scores[order]
 
-    def build_graph(self, dimension: int) -> None:
-        """Build what finds near vectors in a large library, unless it is there."""
-        with self._database.writing() as connection:
-            pgvector.build(connection, dimension)
+    def build_graph(self, dimension: int) -> bool:
+        """Build what finds near vectors in a large library; whether it is there."""
+        shared: Any = self._database  # only a server's has one
+        with shared.connected() as connection:
+            connection.detach()  # its settings and its lock end with it
+            return pgvector.build(connection, dimension)
 
     # --- nodes
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import threading
 from collections.abc import Mapping
 from functools import cache
@@ -22,8 +23,10 @@ import numpy as np
 from indexes.catalog import Catalog, RowRange
 from indexes.disk import file_sha256, replaced_file
 from indexes.embedder import Matrix
-from indexes.errors import IndexCorrupt, InvalidInput
+from indexes.errors import CoalesceError, IndexCorrupt, InvalidInput
 from indexes.types import Filters
+
+_logger = logging.getLogger(__name__)
 
 FLAT_LIMIT = 200_000
 """With more vectors an exact search takes tens of milliseconds on two cores."""
@@ -173,13 +176,29 @@ class PostgresVectors:
     def __init__(self, catalog: Catalog, dimension: int) -> None:
         self._catalog = catalog
         self._dimension = dimension
+        self._generation = -1
+        self._building: threading.Thread | None = None
+        self._has_graph = False
 
     def open(self) -> None:
-        """Build what a library needs that has grown large."""
-        self._catalog.build_graph(self._dimension)
+        """As `sync`."""
+        self.sync()
 
     def sync(self) -> None:
-        """Nothing to do: they are written with their books."""
+        """Have the graph built of a library that has grown large. It takes minutes: searches are exact meanwhile."""
+        if self._has_graph or (self._building is not None and self._building.is_alive()):
+            return
+        generation = self._catalog.generation()
+        if generation != self._generation:
+            self._generation = generation
+            self._building = threading.Thread(target=self._build, name="graph", daemon=True)
+            self._building.start()
+
+    def _build(self) -> None:
+        try:
+            self._has_graph = self._catalog.build_graph(self._dimension)
+        except CoalesceError as error:
+            _logger.warning("The graph of vectors could not be built: %s", error)
 
     def search(self, vector: np.ndarray, top_k: int, filters: Filters) -> tuple[np.ndarray, np.ndarray]:
         """As `NodeVectors.search`."""

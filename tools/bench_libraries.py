@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from itertools import cycle, islice
 from pathlib import Path
@@ -257,6 +258,9 @@ def _open(settings: IndexSettings, noisy: NoisyEncoder) -> tuple[Library, float]
     started = time.perf_counter()
     library = open_library(settings, embedder=noisy)
     library.load()
+    if settings.database_url is not None:  # which is asked for by `load`, but not waited for
+        with closing(open_catalog(settings.catalog_path, create=False, database_url=settings.database_url)) as catalog:
+            catalog.build_graph(noisy.dimension)
     return library, time.perf_counter() - started
 
 

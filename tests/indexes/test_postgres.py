@@ -5,16 +5,22 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import psycopg
 import pytest
 import sqlalchemy as sa
+from fakes import HashEncoder
+from waiting import wait_until
 
-from indexes.catalog import CATALOG
+from indexes.catalog import CATALOG, open_catalog
 from indexes.database import copy_rows, insert_rows
 from indexes.errors import Busy, CoalesceError, DatabaseUnavailable, InvalidInput
+from indexes.library import open_library
+from indexes.pgvector import BUILDING
 from indexes.postgres import PostgresDatabase
+from indexes.settings import IndexSettings
 
 ONE = sa.select(sa.literal(1))
 
@@ -93,6 +99,52 @@ def test_a_server_that_goes_away_in_the_middle_is_an_error_and_the_next_transact
     with store.reading() as connection:
         assert connection.scalar(ONE) == 1
     store.close()
+
+
+def graphs(url: str) -> list[bool]:
+    """Whether each graph of vectors that is there is whole."""
+    with psycopg.connect(url) as connection:
+        found = connection.execute(
+            "SELECT indisvalid FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid WHERE relname ~ '^vector_graph'"
+        )
+        return [whole for (whole,) in found]
+
+
+def test_a_library_that_grows_large_while_it_is_served_gets_its_graph_and_writers_go_on(
+    empty_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("indexes.pgvector.EXACT_LIMIT", 0)
+    book = tmp_path / "book.md"
+    settings = IndexSettings(tmp_path / "home", database_url=empty_database)
+    with closing(open_library(settings, embedder=HashEncoder())) as library:
+        library.load()
+        library.dense("warp", 1)
+        assert graphs(empty_database) == []
+        book.write_text("# One\n\nA warp has 32 threads.\n\n# Two\n\nA block has warps.\n")
+        with psycopg.connect(empty_database) as other:  # a writer at work, for whom a build has to wait
+            other.execute("LOCK TABLE vector_index IN ROW EXCLUSIVE MODE")
+            library.add(book)
+            assert library.dense("warp", 1)
+            wait_until(lambda: graphs(empty_database) == [False], "a graph in work")
+            book.write_text(book.read_text() + "\n# Three\n\nA grid has blocks.\n")
+            library.add(book)
+        wait_until(lambda: graphs(empty_database) == [True], "a graph")
+        assert len(library.dense("grid", 10)) == 3
+
+
+def test_of_several_builders_one_builds_and_a_build_that_broke_off_is_begun_again(
+    empty_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("indexes.pgvector.EXACT_LIMIT", -1)
+    with closing(open_catalog(tmp_path, create=True, database_url=empty_database)) as catalog:
+        with psycopg.connect(empty_database) as other:
+            other.execute("SELECT pg_advisory_lock(%s)", [BUILDING])
+            assert not catalog.build_graph(16)
+        assert graphs(empty_database) == []
+        assert catalog.build_graph(16)
+        run(empty_database, "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'vector_graph_16'::regclass")
+        assert catalog.build_graph(16)
+        assert graphs(empty_database) == [True]
 
 
 def test_a_value_that_no_database_keeps_is_bad_input(empty_database: str) -> None:

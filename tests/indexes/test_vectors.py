@@ -6,6 +6,7 @@ import hashlib
 import random
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from types import ModuleType
 
@@ -14,6 +15,7 @@ import pytest
 from fakes import HashEncoder, qdrant_store
 from llama_index.core.vector_stores.simple import SimpleVectorStore
 
+from indexes.catalog import open_catalog
 from indexes.embedder import Matrix
 from indexes.errors import IndexCorrupt, InvalidInput
 from indexes.library import Library, open_library
@@ -59,6 +61,9 @@ def library(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
         monkeypatch.setattr("indexes.pgvector.EXACT_LIMIT", -1)
         url = f"{request.getfixturevalue('database_url')}%20-cenable_seqscan%3Doff"
     settings = IndexSettings(tmp_path / "home", vector_store=name, database_url=url)
+    if url is not None:
+        with closing(open_catalog(settings.catalog_path, create=True, database_url=url)) as catalog:
+            assert catalog.build_graph(DIMENSION)
     opened = open_library(settings, embedder=ScatteredEncoder())
     opened.load()
     yield opened
