@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import errno
 import gc
 import json
@@ -59,6 +60,9 @@ BEARER = HTTPBearer(auto_error=False, description="An API key, where the server 
 
 SWITCH_S = 0.0005
 """How long a thread that computes keeps the one that takes calls from running; Python's own is 5 ms."""
+MOST_ARENAS = 2
+"""Heaps that glibc shares out among threads. It takes eight a core, and each keeps what was freed in it: 60,000 calls
+held 1,012 MB instead of 900 at the end (two cores)."""
 HEAD_S = 10.0
 """The longest that the headers of a call may take to come."""
 MOST_HEAD_BYTES = 64 * 1024
@@ -102,6 +106,7 @@ def run_server(settings: CoalesceSettings, console: Console) -> None:
             console.step(preparation.step, preparation.done, preparation.total)
 
     sys.setswitchinterval(SWITCH_S)
+    share_few_arenas()
     services = Services(settings, listener=report)
     listener = take_port(settings)
     services.generators.own_port = listener.getsockname()[1]
@@ -120,6 +125,14 @@ def run_server(settings: CoalesceSettings, console: Console) -> None:
         listener.close()
     if services.preparation.error is not None:
         raise services.preparation.error
+
+
+def share_few_arenas() -> None:
+    """Has threads share glibc's heaps, unless the user chose; other C libraries are left as they are."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None and "MALLOC_ARENA_MAX" not in os.environ:
+        m_arena_max = -8
+        mallopt(m_arena_max, MOST_ARENAS)
 
 
 class StoppingServer(uvicorn.Server):

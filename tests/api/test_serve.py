@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -172,6 +175,34 @@ def listens(address: str) -> bool:
         return httpx.get(f"{address}/healthz", timeout=PATIENCE_S).is_success
     except httpx.TransportError:
         return False
+
+
+COUNT_HEAPS = """
+import ctypes, sys, threading
+from api.server import share_few_arenas
+if "few" in sys.argv:
+    share_few_arenas()
+c = ctypes.CDLL(None)
+c.malloc.restype = c.fopen.restype = ctypes.c_void_p
+c.malloc_info.argtypes = ctypes.c_int, ctypes.c_void_p
+together = threading.Barrier(8)
+threads = [threading.Thread(target=lambda: (together.wait(), c.malloc(2000), together.wait())) for _ in range(8)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+c.malloc_info(0, c.fopen(sys.argv[1].encode(), b"w"))
+c.fflush(None)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the heaps are glibc's")
+def test_threads_of_a_server_share_two_heaps(tmp_path: Path):
+    own = {name: value for name, value in os.environ.items() if name != "MALLOC_ARENA_MAX"}
+
+    def heaps(*how: str) -> int:
+        subprocess.run([sys.executable, "-c", COUNT_HEAPS, str(tmp_path / "heaps.xml"), *how], env=own, check=True)
+        return (tmp_path / "heaps.xml").read_text().count("<heap nr=")
+
+    assert heaps("few") == 2 < heaps()
 
 
 def test_a_generator_that_cannot_load_ends_the_start_with_status_1(tmp_path: Path):
