@@ -198,10 +198,23 @@ def test_a_font_is_fixed_pitch_by_its_letters_not_by_its_name(tmp_path: Path) ->
 
 
 def test_letters_that_no_font_explains_are_counted_in_the_report(tmp_path: Path) -> None:
-    write_bitmap_font_pdf(tmp_path / "a.pdf", [b"The \x07na\x04me of a \x05thing."])
+    write_bitmap_font_pdf(tmp_path / "a.pdf", [b"The \x07na\x04me of a \x05thing stands here."])
     book = read_book(tmp_path / "a.pdf")
-    assert book.sections[0].text == "The name of a thing."
+    assert book.sections[0].text == "The name of a thing stands here."
     assert [note for note in book.health.notes if "3 letters left out" in note and note.endswith("pages 1")] != []
+
+
+def test_letters_that_were_numbered_as_they_first_occurred_are_no_text(tmp_path: Path) -> None:
+    write_bitmap_font_pdf(
+        tmp_path / "a.pdf", [b"KIL M)NPORQTS%UVMPWXO L YPZ@[", b"k4tgoZ@k}vZXtvb| Z2c4=<9 8b:9;02.4 fine"]
+    )
+    with pytest.raises(UnreadableBook, match="fonts do not say which characters"):
+        read_book(tmp_path / "a.pdf")
+    write_bitmap_font_pdf(
+        tmp_path / "b.pdf", [b"12.5 13.75 98/330 2.5e-3", b"So (a) f(x) is true, b2 and", b"self-made."]
+    )
+    text = "12.5 13.75 98/330 2.5e-3 So (a) f(x) is true, b2 and self-made."
+    assert " ".join(read_book(tmp_path / "b.pdf").sections[0].text.split()) == text
 
 
 def test_a_numbered_page_between_two_leaves_keeps_its_number(tmp_path: Path) -> None:

@@ -221,7 +221,7 @@ def _without_text(path: Path, pages: Sequence[PageLines], ocr: bool) -> Unreadab
     if any(page.lost_letters for page in pages):
         return UnreadableBook(
             msg("'{}' has {} pages but no text: its fonts do not say which characters they draw.", name, count),
-            hint="OCR over it first (ocrmypdf --force-ocr).",
+            hint="Run `coalesce add --ocr PATH`, or OCR over it first (ocrmypdf --force-ocr).",
         )
     if any(page.letters for page in pages):
         return UnreadableBook(

@@ -76,6 +76,7 @@ _ENDS_SENTENCE = frozenset(".,;:!?”’\"'")
 """What the number of a note may stand at, beside letters and brackets."""
 _INVISIBLE = re.compile("[\u200b-\u200f\ufeff]")
 _UNREADABLE = re.compile("[\ufffd-\uffff\x00-\x01\x03-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_OF_LETTERS = re.compile(r"[^\w\x00-\x1f]*[^\W\d_]+(?:['’-][^\W\d_]+)*[^\w\x00-\x1f]*$")
 _FIXED_PITCH = 1
 _FORCE_BOLD = 1 << 18
 # Buffers for a font's name and flags, and for places; shared, because PDFium is called under one lock.
@@ -100,7 +101,7 @@ class Word:
     """Letters without white space between. Coordinates in points, origin at the page's lower left.
 
     `turn` is the direction that it runs in: quarter turns clockwise, None for those aslant. Coordinates are those of
-    the page held so that the word is upright.
+    the page held so that the word is upright. `unmapped`: of a bitmap font that the file does not map to characters.
     """
 
     text: str
@@ -111,6 +112,7 @@ class Word:
     size: float
     mono: bool
     bold: bool
+    unmapped: bool = False
     turn: int | None = 0
 
 
@@ -270,9 +272,23 @@ def count_letters(text: str) -> int:
 def _printed(page: Any, sheet: _Sheet) -> list[Word]:
     text_page = page.get_textpage()
     try:
-        return [word for word in _words(text_page.raw, sheet) if _is_on_paper(word)]
+        return _without_ciphers([word for word in _words(text_page.raw, sheet) if _is_on_paper(word)])
     finally:
         text_page.close()
+
+
+def _without_ciphers(words: list[Word]) -> list[Word]:
+    """Unknown letters for those of bitmap fonts, where they are most of the page and most words with them are none.
+
+    TeX's bitmap fonts are not mapped to characters either, but their codes mostly are those of the characters; other
+    programs number letters as they first occur.
+    """
+    unmapped = [word for word in words if word.unmapped]
+    told = [word.text for word in unmapped if len(word.text) > 2 and any(map(str.isalpha, word.text))]
+    most = 2 * sum(len(word.text) for word in unmapped) > sum(len(word.text) for word in words)
+    if not most or 2 * sum(_OF_LETTERS.match(text) is not None for text in told) >= len(told):
+        return words
+    return [replace(word, text="\ufffd" * len(word.text)) if word.unmapped else word for word in words]
 
 
 def _words(text_page: Any, sheet: _Sheet) -> Iterator[Word]:
@@ -289,7 +305,7 @@ def _words(text_page: Any, sheet: _Sheet) -> Iterator[Word]:
     letters: list[str] = []
     script: list[str] = []
     x0 = x1 = bottom = top = size = lean = high = foot = base_end = 0.0
-    style = (False, False)
+    style = (False, False, False)
     turn: int | None = 0
     base = level = 0
     spaced = False
@@ -343,7 +359,7 @@ def _words(text_page: Any, sheet: _Sheet) -> Iterator[Word]:
                 height = upper - lower
             x0, bottom, top = left, lower, upper
             size = height / 1.15 if size <= 1.5 < height else size  # a size hidden in the text matrix
-            style = _style(text_page, index, fonts)
+            style = (*_style(text_page, index, fonts), _is_unmapped(text_page, index))
             x1 = x0
         right = right - lean * height if lean > 0 else right
         x1 = right if right > x1 else x1  # `max` would take a tenth of the loop
