@@ -86,7 +86,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 _MARKS = re.compile(r"(?<![\w*`])(\*{1,3}|_{1,2})(?=\S)([^*`_]+?)(?<=\S)\1(?![\w*])")
 _LINK = re.compile(r"\[([^\]\[]+)\]\([^)]*\)")
 _CODE = re.compile(r"(?<!`)`([^`\n]{2,60})`(?!`)")
-_WORD = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:[\-+][A-Za-z0-9]+)*")
+_WORD = re.compile(r"[^\W\d_][^\W_]*(?:[\-+][^\W_]+)*")
 _BEFORE_NOUN = frozenset("a an the each every per any no of".split())
 _BEFORE_VERB = frozenset("to can will not may must should could would cannot we you they i".split())
 _FINITE = frozenset(
@@ -112,7 +112,7 @@ _PAIRS = [
     "bigger/smaller reduce/increase reduces/increases".split()
 ]
 _OPPOSITES = {second: first for first, second in reversed(_PAIRS)} | dict(_PAIRS)
-_OPPOSITE = re.compile(rf"(?<!not )\b(?:{'|'.join(_OPPOSITES)})\b")
+_OPPOSITE = re.compile(rf"(?<!not )(?<!no )\b(?:{'|'.join(_OPPOSITES)})\b")
 _NOT = r"(?:n['’]t| not)"
 _SAID = re.compile(
     r"(?P<before>[A-Z`][^,;:()]{2,80}?) (?P<verb>is|are|was|were|can|must|will|should"
@@ -370,8 +370,10 @@ def _initials(words: Sequence[str]) -> str:
 
 
 def _turned(statement: Statement) -> Iterator[Draft]:
-    """A sentence, and the same with a word's opposite in its place, or `not` put in or taken out."""
+    """A sentence, no question, and the same with a word's opposite in its place, or `not` put in or taken out."""
     text = statement.text
+    if text.endswith("?"):
+        return
     plain = _without_code(text)
     if word := _OPPOSITE.search(plain):
         side, opposite = "word", f"{text[: word.start()]}{_OPPOSITES[word[0]]}{text[word.end() :]}"

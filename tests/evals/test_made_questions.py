@@ -120,6 +120,8 @@ def test_what_passed_every_check_comes_before_what_did_not(engine_of: Any) -> No
          "Fill in the number: “Every careful porter carries ____ letters of equal weight.”", "32"),
         ("The daemon carries every letter of the street before noon.", "term",
          "Fill in the term: “The ____ carries every letter of the street before noon.”", "daemon"),
+        ("The protégé carries every letter of the street before noon.", "term",
+         "Fill in the term: “The ____ carries every letter of the street before noon.”", "protégé"),
         ("The daemon carries every letter of the street before noon.", "statement",
          "True or false? “The daemon carries every letter of the street before noon.”", "True"),
     ],
@@ -127,7 +129,7 @@ def test_what_passed_every_check_comes_before_what_did_not(engine_of: Any) -> No
 def test_what_a_sentence_says_of_a_term_a_name_or_a_number_is_asked(
     sentence: str, kind: str, question: str, answer: str
 ) -> None:
-    texts = [sentence, "Nobody has seen the daemon, or a daemon."]
+    texts = [sentence, "Nobody has seen the daemon, or a protégé."]
     drafts = draft_questions([make_node(text, at, heading_path=("B", "S")) for at, text in enumerate(texts)]).drafts
     found = {(draft.kind, draft.question.removesuffix(" (S)"), draft.answer) for draft in drafts}
     assert (kind, question.removesuffix(" (S)"), answer) in found
@@ -267,6 +269,8 @@ def test_wrong_options_are_of_the_answers_kind_and_none_stands_in_its_sentence(e
         ("Daemons have been porters.", "Daemons have not been porters."),
         ("All daemons are porters.", None),
         ("A daemon is only a porter.", None),
+        ("The daemon is no longer a porter.", None),
+        ("How often must the daemon carry letters before noon?", None),
     ],
 )
 def test_a_statements_opposite_is_a_sentence_that_says_so(sentence: str, opposite: str | None) -> None:
