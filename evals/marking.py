@@ -121,8 +121,9 @@ def _settled(reading: Reading, judge: AskJudge | None) -> Grade | None:
 
 
 def _compared(reading: Reading, chance: float) -> Grade:
-    needs_check = SURELY_WRONG <= chance < SURELY_RIGHT or (reading.contradicted and chance >= SURELY_RIGHT)
-    if chance < RIGHT or reading.contradicted:
+    unlike = reading.contradicted or reading.one_thing
+    needs_check = SURELY_WRONG <= chance < SURELY_RIGHT or (unlike and chance >= SURELY_RIGHT)
+    if chance < RIGHT or unlike:
         return Grade(0.0, "similarity", needs_check, reading.met)
     by: By = "key_facts" if reading.stated >= HALF else "similarity"
     return Grade(max(reading.stated, HALF) if reading.stated else 1.0, by, needs_check, reading.met)
@@ -213,6 +214,13 @@ class Reading:
         if not self.verdict and (nothing_new or self._repeats):
             return 0.0
         return 1.0 if self.stated == 1.0 and self.verdict >= 0 else None
+
+    @property
+    def one_thing(self) -> bool:
+        """Whether the reference says one key fact and nothing else: what is like a name is another name."""
+        wanted = [term for term in self.reference if self._is_new(term)]
+        wordings = [terms(text) for fact in self.question.key_facts for text in fact.split("|")]
+        return len(self.question.key_facts) == 1 and any(all(_among(one, said) for one in wanted) for said in wordings)
 
     @property
     def covered(self) -> float:

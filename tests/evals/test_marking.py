@@ -139,6 +139,17 @@ def test_what_contradicts_the_reference_has_no_points_however_alike_it_is(
         assert _compared(alike, 0.99) == Grade(0.0, "similarity", True, alike.met)
 
 
+def test_what_is_like_a_name_is_for_the_learner_to_judge() -> None:
+    stands_for = ask(
+        "What does SIMT stand for?", "Single Instruction Multiple Threads", "Single Instruction Multiple Threads"
+    )
+    for answer in ("Single Instruction Multiple Tasks", "Multiple Threads"):
+        alike = Reading(stands_for, answer)
+        assert _compared(alike, 0.99) == Grade(0.0, "similarity", True, alike.met)
+    explained = Reading(FRAMES, "the GPU wins in most frames")
+    assert _compared(explained, 0.99).share > 0
+
+
 def test_a_word_denied_in_one_of_both_is_turned() -> None:
     assert Reading(COST, "an integer division does not take long").turned > 0
     assert Reading(COST, "an integer division takes long").turned == 0
