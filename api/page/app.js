@@ -108,7 +108,7 @@ function App() {
   const { view, View, values } = place;
   const book = site?.documents.find((one) => one.id === values.id);
   document.title = `${book ? book.title : t(view ? `nav.${view}` : "missing.title")} · Coalesce`;
-  return html`<a class="skip" href="#main">${t("skip")}</a>
+  return html`<a class="skip" href=${view === "ask" ? "#desk" : "#main"}>${t("skip")}</a>
     <${Head} view=${view} site=${site} speak=${speak} paint=${paint} />
     <main class=${`view ${view}`} id="main" tabindex="-1">
       ${waiting ? html`<${Waiting} on=${waiting} />` : site && (view ? html`<${View} site=${site} ...${values} />` : html`<${Missing} />`)}

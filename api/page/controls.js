@@ -170,6 +170,13 @@ export const Check = ({ label, checked, onChange, ...more }) => html`<label clas
 export const Select = ({ options, value, onChange, ...more }) => html`<select class="box" onChange=${(event) => onChange(event.target.value)} ...${more}>
   ${options.map(([key, text]) => h("option", { value: key, selected: key === value }, text))}</select>`;
 
+/** An input method's own Enter chooses characters; Shift+Enter is a new line. */
+export function sendOnEnter(event, send) {
+  if (event.key !== "Enter" || event.isComposing || event.keyCode === 229 || event.shiftKey) return;
+  event.preventDefault();
+  send();
+}
+
 /** Presses a key's act while nothing is typed and no dialog is open, as soon as the view is drawn: `useKeys({ u: undo })`. */
 export function useKeys(acts) {
   useLayoutEffect(() => {

@@ -1,6 +1,6 @@
 // Questions, answers as they are written, the conversations, and the passage behind a marker.
 import { BASE, navigation } from "../address.js";
-import { Button, Empty, Missing, Problem, attempt, drafts, useKeys } from "../controls.js";
+import { Button, Empty, Missing, Problem, attempt, drafts, sendOnEnter, useKeys } from "../controls.js";
 import { html, useEffect, useRef, useState } from "../html.js";
 import * as rest from "../rest.js";
 import { count, t } from "../texts.js";
@@ -196,7 +196,7 @@ export function Ask({ site, id }) {
   const newest = turns.at(-1);
   return html`<div class="ask-layout">
     <${Conversations} site=${site} current=${shown.current} asked=${asked} />
-    <section class="desk">
+    <section class="desk" id="desk" tabindex="-1">
       <div class="thread" ref=${thread}>
         <h1 class="sr-only">${t("nav.ask")}</h1>
         ${problem && html`<${Problem} error=${problem} />`}
@@ -221,13 +221,6 @@ export function Ask({ site, id }) {
     </section>
     ${source && html`<${Source} ...${source} site=${site} onClose=${closeSource} />`}
   </div>`;
-}
-
-/** An input method's own Enter chooses characters; Shift+Enter is a new line. */
-export function sendOnEnter(event, send) {
-  if (event.key !== "Enter" || event.isComposing || event.keyCode === 229 || event.shiftKey) return;
-  event.preventDefault();
-  send();
 }
 
 const titleOf = (text) => [...text.replace(/[\p{Cc}\s]+/gu, " ").trim()].slice(0, 200).join("");

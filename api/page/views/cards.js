@@ -62,7 +62,7 @@ export function Cards({ site }) {
     const { question, answer } = event.target.elements;
     act(() => rest.changeCard(card.id, { question: question.value, answer: answer.value }));
   };
-  return html`<${StudyHead} site=${site} current="cards" changes=${found} />
+  return html`<${StudyHead} site=${site} current="cards" due=${found?.due} />
     <section class="review" aria-live="polite">
       ${problem && html`<${Problem} error=${problem} />`}
       ${rated && html`<${Button} kind="quiet" onClick=${undo}>${t("cards.undo")}<//>`}

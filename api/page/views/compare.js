@@ -1,12 +1,11 @@
 // One question answered in several ways side by side, and a vote that does not know which is which.
 import { BASE, navigation } from "../address.js";
-import { Button, Check, Field, LETTERS, Select, attempt, toast } from "../controls.js";
+import { Button, Check, Field, LETTERS, Select, attempt, sendOnEnter, toast } from "../controls.js";
 import { html, useEffect, useFetched, useRef, useState } from "../html.js";
 import { Rich } from "../markdown.js";
 import * as rest from "../rest.js";
 import { either, number, questionText, t } from "../texts.js";
 import { Written, citedIn, heard, soFar, useDrawn } from "./answer.js";
-import { sendOnEnter } from "./ask.js";
 import { Filters, filtersFrom, filtersToSend } from "./filters.js";
 import { Source, useSource } from "./source.js";
 import { Tune } from "./tune.js";

@@ -16,9 +16,9 @@ const FILE_EXAMPLE = `question,option_a,option_b,option_c,option_d,right,answer,
 How many threads are in a warp?,,,,,,32.,32
 What do the threads of a block share?,Registers,Shared memory,Local memory,A program counter,B,Shared memory,`;
 
-/** Heading, learner and the parts of the study view; what `changes` makes the due cards be counted again. */
-export function StudyHead({ site, current, changes = null }) {
-  const [cards] = useFetched(() => rest.dueCards(1), [changes]);
+/** Heading, learner and the parts of the study view; `due` cards are counted here where the view does not, again as `changes` does. */
+export function StudyHead({ site, current, due, changes = null }) {
+  const [cards] = useFetched(async () => (current === "cards" ? { due } : rest.dueCards(1)), [due, changes]);
   const { learner: owner } = site.session;
   const learner = owner || (rest.reader.learner === DEFAULT_LEARNER ? "" : rest.reader.learner);
   const rename = (event) => {
