@@ -40,8 +40,8 @@ LEASE_S = 15.0
 """How long a server that is not heard of counts as running."""
 FOLLOWED_S = 5.0
 """How long a run is followed by a server that is not heard of."""
-KEPT_S = 60.0
-"""How long a run that has ended can be followed."""
+KEPT_S, MOST_KEPT = 60.0, 200
+"""How long a run that has ended can be followed, and how many of a server."""
 GONE_S = 3600.0
 """How long what a server that is gone has told is kept."""
 LOOKS = 4
@@ -244,8 +244,16 @@ class SharedRuns:
                 _keep_on(run, followed)
                 if followed:
                     self._send(connection, run)
-                if run.followed.ended:
-                    self._end(connection, run, now)
+                if run.followed.ended and run.ended_at is None:
+                    made = len(run.followed.made) + (run.followed.error is not None)
+                    connection.execute(sa.update(runs).where(runs.c.id == run.id).values(events=made))
+                    run.ended_at = now
+            ended = [run for run in mine if run.ended_at is not None]
+            old = [run.id for run in ended if now > (run.ended_at or now) + KEPT_S and run.reading is None]
+            if gone := {*old, *(run.id for run in ended[:-MOST_KEPT])}:
+                connection.execute(sa.delete(runs).where(runs.c.id.in_(gone)))
+                for run_id in gone:
+                    del self._runs[run_id]
 
     def _be_heard(self, connection: sa.Connection) -> None:
         values = {"name": f"{socket.gethostname()}:{os.getpid()}", "until": NOW + LEASE_S}
@@ -275,15 +283,6 @@ class SharedRuns:
             sent = insert(run_parts).values(run_id=run.id, first=run.sent, **part)
             connection.execute(sent.on_conflict_do_update(index_elements=["run_id", "first"], set_=part))
             run.sent += len(events)
-
-    def _end(self, connection: sa.Connection, run: _Run, now: float) -> None:
-        if run.ended_at is None:
-            made = len(run.followed.made) + (run.followed.error is not None)
-            connection.execute(sa.update(runs).where(runs.c.id == run.id).values(events=made))
-            run.ended_at = now
-        elif now > run.ended_at + KEPT_S:
-            connection.execute(sa.delete(runs).where(runs.c.id == run.id))
-            del self._runs[run.id]
 
 
 def servers_of(url: str) -> list[str]:

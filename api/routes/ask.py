@@ -150,14 +150,14 @@ async def compare(body: CompareIn, request: Request, services: ServicesDep, call
     return Response(status_code=CLIENT_LEFT) if answers is None else JSONResponse(await kept(answers))
 
 
-@router.get("/compare/{comparison_id}/events", response_class=Response, responses=error_responses(404))
+@router.get("/compare/{comparison_id}/events", response_class=Response, responses=error_responses(404, 503))
 async def follow_comparison(comparison_id: str, services: ServicesDep, caller: CallerDep) -> Response:
     """The events of a comparison that is being made or has just ended, from the start."""
     events = services.answering.follow_comparison(comparison_id, caller.learner)
     return await _streamed(events, **{COMPARISON_ID: comparison_id})
 
 
-@router.delete("/compare/{comparison_id}", status_code=204, responses=error_responses(404))
+@router.delete("/compare/{comparison_id}", status_code=204, responses=error_responses(404, 503))
 async def stop_comparison(comparison_id: str, services: ServicesDep, caller: CallerDep) -> None:
     """Stops a comparison that is being made."""
     await services.answering.stop_comparison(comparison_id, caller.learner)
