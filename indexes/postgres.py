@@ -7,6 +7,7 @@ moment and wait for nobody.
 from __future__ import annotations
 
 import time
+import uuid
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -53,6 +54,8 @@ _UNKNOWN_DATABASE = "3D000"
 _NO_RIGHT = "42501"
 _NO_TABLE = "42P01"
 _NO_EXTENSION = ("0A000", "58P01", _NO_RIGHT)
+_ANOTHERS_STATEMENT = ("26000", "42P05")
+"""A prepared statement is not there, or is there already."""
 _TOO_BIG = ("22003", "54000")
 _GONE = ("08", "57P", "53", "25006")
 """What the states of a server begin with that cannot serve now."""
@@ -88,6 +91,7 @@ class PostgresDatabase:
             return
         with self._errors(), self._engine.begin() as connection:
             _check_server(connection)
+            _check_session(connection, self._engine)
             stored = stored_version(connection, self._schema)
         if stored is None:
             with self._errors(), self._writer(None) as connection:
@@ -265,6 +269,27 @@ def _check_server(connection: sa.Connection) -> None:
         )
 
 
+def _check_session(connection: sa.Connection, engine: sa.Engine) -> None:
+    """Locks and prepared statements are a session's: a pooler must not give it to another between transactions."""
+    driver: Any = connection.connection.dbapi_connection
+    if driver.info.backend_pid == connection.scalar(sa.select(sa.func.pg_backend_pid())):
+        return
+    mark = uuid.uuid4().hex
+    with engine.connect() as one:
+        one.execute(sa.select(sa.func.set_config("coalesce.session", mark, False)))
+        one.commit()
+        with engine.connect() as other:
+            if other.scalar(sa.select(sa.func.current_setting("coalesce.session", True))) == mark:
+                raise _shared_session()
+
+
+def _shared_session() -> DatabaseUnavailable:
+    return DatabaseUnavailable(
+        "A pooler before the database gives a session to another client after each transaction.",
+        hint="set pool_mode = session where it is PgBouncer, or name the server itself",
+    )
+
+
 def _no_vector() -> DatabaseUnavailable:
     return DatabaseUnavailable(
         "The database lacks the extension `vector`.",
@@ -285,6 +310,8 @@ def _ours(error: DBAPIError, shown: str) -> CoalesceError | None:
             "A value holds what the database does not keep: a zero character, or too large a number.",
             hint="send another value",
         )
+    if state in _ANOTHERS_STATEMENT:
+        return _shared_session()
     if state in _NO_EXTENSION and "extension" in told:
         return _no_vector()
     if state == _NO_RIGHT:

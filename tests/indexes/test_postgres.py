@@ -172,7 +172,10 @@ def test_rows_sent_while_the_server_goes_away_are_an_error_and_none_is_kept(empt
     store.close()
 
 
-def test_transactions_that_stand_in_each_others_way_are_busy(empty_database: str) -> None:
+@pytest.mark.parametrize(("state", "kind"), [("40P01", Busy), ("26000", DatabaseUnavailable)])
+def test_transactions_in_each_others_way_are_busy_and_a_session_that_others_use_is_no_database(
+    empty_database: str, state: str, kind: type[CoalesceError]
+) -> None:
     store = PostgresDatabase(empty_database, CATALOG)
-    with pytest.raises(Busy), store.writing() as connection:
-        connection.exec_driver_sql("DO $$ BEGIN RAISE SQLSTATE '40P01'; END $$")
+    with pytest.raises(kind), store.writing() as connection:
+        connection.exec_driver_sql(f"DO $$ BEGIN RAISE SQLSTATE '{state}'; END $$")
