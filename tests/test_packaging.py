@@ -5,11 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 import tarfile
+import tomllib
 import venv
 import zipfile
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
 FLOORS = ("indexes", "rag", "evals", "api")
@@ -54,6 +58,20 @@ def test_the_sdist_holds_docs_and_tests(built: Path):
         packed = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
     wanted = {name for name in _tracked_files() if name.startswith(("docs/", "tests/", "tools/"))}
     assert wanted - packed == set()
+
+
+def test_every_pinned_package_installs_on_the_first_python_that_is_promised():
+    promised = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"].removeprefix(">=")
+    pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
+    installed = {canonicalize_name(found.metadata["Name"]): found for found in distributions()}
+    refused = {
+        name: needed
+        for name, version in pinned.items()
+        if (found := installed.get(canonicalize_name(name))) is not None
+        and version.split(";")[0].strip().split("+")[0] == found.version.split("+")[0]
+        and not SpecifierSet(needed := found.metadata["Requires-Python"] or "").contains(f"{promised}.0")
+    }
+    assert refused == {}
 
 
 @pytest.mark.slow
