@@ -35,7 +35,7 @@ from indexes.readers.source import included_file, included_lines, read_text
 from indexes.types import BookHealth
 
 _FRONT_MATTER = re.compile(
-    r"\A(?:\s*<!--(?:(?!-->).)*+-->)*+\s*(---|\+\+\+)[ \t]*\n(.*?)\n(?:\1|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL
+    r"\A(?:\s*<!--(?:(?!-->).)*+-->)*\s*(---|\+\+\+)[ \t]*\n(.*?)\n(?:\1|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL
 )
 _FRONT_LINE = re.compile(r"\s|[\w.\"'-]+[^:=]*[:=]|[-#\[\]{}\"']|$")
 """How a line of front matter begins: indented, with a name, or with a sign of YAML or TOML."""
