@@ -76,6 +76,10 @@ NUMBER_WORDS = re.compile(rf"\b(?:{_CARDINAL})(?:(?:[ -]|{_AND})(?:{_CARDINAL}))
 """A number in words, whose value `number_value` gives; 'one hundred and two hundred' are two."""
 
 
+MOST_KEPT_CHARACTERS = 1000
+"""Terms of longer texts are not kept: an answer's passages come together once, and are 30 kB with their terms."""
+
+
 @dataclass(frozen=True, slots=True)
 class Terms:
     """What a text says, as pieces that can be compared.
@@ -97,9 +101,12 @@ class Terms:
         return self.stems | self.identifiers | self.numbers
 
 
-@lru_cache(maxsize=16384)
 def terms_of(text: str) -> Terms:
-    """The terms of `text`; kept for recent texts."""
+    """The terms of `text`; kept for recent sentences."""
+    return _kept_terms(text) if len(text) <= MOST_KEPT_CHARACTERS else _read_terms(text)
+
+
+def _read_terms(text: str) -> Terms:
     stems: set[str] = set()
     identifiers: set[str] = set()
     numbers: set[str] = set()
@@ -112,6 +119,9 @@ def terms_of(text: str) -> Terms:
         else:
             stems.update(_terms(kind, token))
     return Terms(frozenset(stems), frozenset(identifiers), frozenset(numbers))
+
+
+_kept_terms = lru_cache(maxsize=16384)(_read_terms)
 
 
 def index_terms(text: str) -> list[str]:

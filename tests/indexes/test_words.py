@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexes.words import index_terms, query_terms, stem
+from indexes.words import index_terms, query_terms, stem, terms_of
 
 
 @pytest.mark.parametrize(
@@ -73,3 +73,10 @@ def test_a_query_has_no_doubles_and_no_stop_words_unless_it_has_nothing_else() -
 @given(st.text(max_size=200))
 def test_terms_never_hold_what_would_break_a_query(text: str) -> None:
     assert all(term and '"' not in term and not any(c.isspace() for c in term) for term in index_terms(text))
+
+
+def test_terms_are_kept_of_sentences_and_not_of_whole_passages() -> None:
+    sentence, passages = "A warp has 32 threads.", "A warp has 32 threads. " * 100
+    assert terms_of(sentence) is terms_of(sentence)
+    assert terms_of(passages) is not terms_of(passages)
+    assert terms_of(passages) == terms_of(sentence)
