@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from indexes.llama_index import BookNode
 
 T = TypeVar("T")
-CHUNKER_VERSION = 7
+CHUNKER_VERSION = 8
 """Raised when the same text would be cut into other nodes or found by other terms: a server then cuts the books of its
 home again."""
 READER_VERSION = 12

@@ -31,6 +31,8 @@ def split_sentences(text: str) -> tuple[str, ...]:
         ("It runs slower (eg. 20 to 30 times), ie. too slow. Then go.", 2),
         ("共享内存很快。寄存器更快！", 2),
         ("He used matrix A. Then B was added.", 2),
+        ("It was proved by A. Y. Jackson, J. E. H. MacDonald and William L. Briggs. They agree.", 2),
+        ("D. Knuth says so of the set of clauses C. Instead, load it into R. We do.", 3),
         ("Use e.g. the call. It moves 3.5 TB/s. See Fig. 3 for more! Is it `fast()`? Yes.", 5),
         ("线程束是32个线程。它们一起执行！对吗？", 3),
         ("A warp is a\ngroup of threads.", 1),
