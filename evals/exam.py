@@ -160,15 +160,18 @@ def _check_plan(plan: ExamPlan) -> None:
         )
     unknown = [kind for kind in plan.types if kind not in TYPES]
     if unknown:
-        raise InvalidInput(f"question type {unknown[0]!r} is not known", hint=f"types are {', '.join(TYPES)}")
+        raise InvalidInput(
+            msg("question type {} is not known", repr(unknown[0])), hint=msg("types are {}", ", ".join(TYPES))
+        )
     if any(not weight > 0 for weight in plan.weights.values()):
         raise InvalidInput(
-            f"weights of chapters must be above 0, not {dict(plan.weights)}",
+            msg("weights of chapters must be above 0, not {}", dict(plan.weights)),
             hint="Give each chapter a weight above 0, or leave it out.",
         )
     if plan.time_limit_s is not None and not plan.time_limit_s > 0:
         raise InvalidInput(
-            f"time_limit_s must be above 0, not {plan.time_limit_s}", hint="Give a number of seconds, or leave it out."
+            msg("time_limit_s must be above 0, not {}", plan.time_limit_s),
+            hint="Give a number of seconds, or leave it out.",
         )
 
 
@@ -256,7 +259,12 @@ def readable_answer(question: BankQuestion, given: Given) -> Given:
     text = str(given)
     if len(text) > MAX_ANSWER_CHARACTERS:
         raise InvalidInput(
-            f"the answer to {question.id} has {len(text)} characters, at most {MAX_ANSWER_CHARACTERS} are marked",
+            msg(
+                "the answer to {} has {} characters, at most {} are marked",
+                question.id,
+                len(text),
+                MAX_ANSWER_CHARACTERS,
+            ),
             hint="shorten the answer",
         )
     return text
@@ -269,8 +277,13 @@ def _option(question: BankQuestion, given: int | str) -> int:
         index = options.index(normalize(given)) if normalize(given) in options else given
     if isinstance(index, str) or not 0 <= index < len(question.choices):
         raise InvalidInput(
-            f"the answer to {question.id} is {given!r:.60}, not one of its {len(question.choices)} options",
-            hint=f"hand in an index from 0 to {len(question.choices) - 1}",
+            msg(
+                "the answer to {} is {}, not one of its {} options",
+                question.id,
+                f"{given!r:.60}",
+                len(question.choices),
+            ),
+            hint=msg("hand in an index from 0 to {}", len(question.choices) - 1),
         )
     return index
 

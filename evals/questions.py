@@ -189,7 +189,7 @@ def parse_question(record: Mapping[str, Any], *, where: str) -> BankQuestion:
     except (ValidationError, InvalidInput) as error:
         reason = _fault(error) if isinstance(error, ValidationError) else error.message
         raise MalformedQuestions(
-            f"{where}: {reason}", hint="See evals/question_bank/README.md for the fields."
+            msg("{}: {}", where, reason), hint="See evals/question_bank/README.md for the fields."
         ) from None
 
 
@@ -241,7 +241,9 @@ def parse_questions(text: str, name: str, *, book: str = "") -> tuple[BankQuesti
     rows = _read_csv(text, name) if is_table else parse_jsonl(text, name, MalformedQuestions)
     questions = tuple(parse_question({**record, "book": book}, where=where) for where, record in rows)
     if not questions:
-        raise MalformedQuestions(f"question file {name} holds no question", hint="write one question on each line")
+        raise MalformedQuestions(
+            msg("question file {} holds no question", name), hint="write one question on each line"
+        )
     _refuse_duplicates(questions, name)
     return questions
 
@@ -390,7 +392,9 @@ def _refuse_duplicates(questions: Iterable[BankQuestion], name: str) -> None:
     seen: set[str] = set()
     for question in questions:
         if question.id in seen:
-            raise MalformedQuestions(f"{name}: id {question.id!r} is used twice", hint="give each question its own id")
+            raise MalformedQuestions(
+                msg("{}: id {} is used twice", name, repr(question.id)), hint="give each question its own id"
+            )
         seen.add(question.id)
 
 
@@ -407,19 +411,22 @@ def _read_csv(text: str, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
         rows.fieldnames = columns
         if missing := [column for column in ("question", "answer") if column not in columns]:
             raise MalformedQuestions(
-                f"{name}: no column is named {missing[0]!r}", hint=f"Columns are {', '.join(_COLUMNS)}."
+                msg("{}: no column is named {}", name, repr(missing[0])),
+                hint=msg("Columns are {}.", ", ".join(_COLUMNS)),
             )
         for row in rows:
             where = f"{name}:{rows.line_num}"
             if None in row:
                 raise MalformedQuestions(
-                    f"{where}: more cells than the header has", hint="Put text with commas in quotes."
+                    msg("{}: more cells than the header has", where), hint="Put text with commas in quotes."
                 )
             cells = {column: _read_cell(cell.strip()) for column, cell in row.items() if cell and cell.strip()}
             if cells:
                 yield where, _record_of_cells(cells)
     except csv.Error as error:
-        raise MalformedQuestions(f"{name}:{rows.line_num}: {error}", hint="Save the table as CSV in UTF-8.") from None
+        raise MalformedQuestions(
+            msg("{}:{}: {}", name, rows.line_num, error), hint="Save the table as CSV in UTF-8."
+        ) from None
 
 
 def _write_csv(records: Iterable[Mapping[str, Any]]) -> str:

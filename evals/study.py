@@ -214,7 +214,9 @@ class Study:
         """The exams of a class, by learner. Raises NotFound."""
         exams = self._store.class_exams(class_id)
         if not exams:
-            raise NotFound(f"no class has the id {class_id!r:.80}", hint="list them with GET /v1/class-exams")
+            raise NotFound(
+                msg("no class has the id {}", f"{class_id!r:.80}"), hint="list them with GET /v1/class-exams"
+            )
         return tuple(self._current(exam.id) for exam in exams)
 
     def class_ids(self, limit: int | None = 100) -> tuple[str, ...]:
@@ -336,16 +338,18 @@ class Study:
         question = next((question for question in exam.questions if question.id == question_id), None)
         if question is None:
             raise InvalidInput(
-                f"question {question_id!r} is not in exam {exam.id}", hint="Name a question of this exam."
+                msg("question {} is not in exam {}", repr(question_id), exam.id), hint="Name a question of this exam."
             )
         if not 0 <= share <= 1:
             raise InvalidInput(
-                f"share must be 0 to 1, not {share}", hint="give 1 for right, 0.5 for in part, 0 for wrong"
+                msg("share must be 0 to 1, not {}", share), hint="give 1 for right, 0.5 for in part, 0 for wrong"
             )
         if exam.result is None:
-            raise Conflict(f"exam {exam.id} is not handed in", hint=f"POST /v1/exams/{exam.id}/answers marks it")
+            raise Conflict(
+                msg("exam {} is not handed in", exam.id), hint=msg("POST /v1/exams/{}/answers marks it", exam.id)
+            )
         if question in self.asked_of_class():
-            raise Conflict(f"question {question_id!r} is in your class's open exam", hint="hand it in first")
+            raise Conflict(msg("question {} is in your class's open exam", repr(question_id)), hint="hand it in first")
         if exam.class_id is not None and self._caller is not None:
             return self._store.keep_request(exam, question, share)
         by: By = "self" if exam.class_id is None else "teacher"
@@ -414,7 +418,7 @@ class Study:
         """A card of a learner, or of any when None is named. Raises NotFound, and Conflict while an exam asks it."""
         card = self._store.card(card_id, learner if learner is None else checked_learner(learner))
         if card.question in self.asked_now():
-            raise Conflict(f"card {card_id!r} asks what your open exam asks", hint="hand in the exam first")
+            raise Conflict(msg("card {} asks what your open exam asks", repr(card_id)), hint="hand in the exam first")
         return card
 
     def review_card(
@@ -434,9 +438,13 @@ class Study:
         try:
             at = at.astimezone(UTC) if at is not None else None
         except OverflowError:
-            raise InvalidInput(f"the review is dated {at}, which no calendar holds", hint="leave it out") from None
+            raise InvalidInput(
+                msg("the review is dated {}, which no calendar holds", at), hint="leave it out"
+            ) from None
         if at is not None and at > now + timedelta(minutes=5):
-            raise InvalidInput(f"the review is dated {at.isoformat()}, ahead of {now.isoformat()}", hint="leave it out")
+            raise InvalidInput(
+                msg("the review is dated {}, ahead of {}", at.isoformat(), now.isoformat()), hint="leave it out"
+            )
         when = at or now
         schedule = review(card.fsrs_json, rating, when)
         return self._store.keep_review(card, schedule, rating, Attempt.of(card.question, float(rating > 1), when))
@@ -594,7 +602,8 @@ def _readable_answers(exam: StoredExam, answers: Mapping[str, Given]) -> dict[st
     strangers = sorted(set(answers) - set(questions))
     if strangers:
         raise InvalidInput(
-            f"question {strangers[0]!r} is not in exam {exam.id}", hint="send answers to questions of this exam only"
+            msg("question {} is not in exam {}", repr(strangers[0]), exam.id),
+            hint="send answers to questions of this exam only",
         )
     return {name: readable_answer(questions[name], given) for name, given in answers.items()}
 

@@ -372,7 +372,7 @@ class StudyStore:
             last = connection.scalars(of_card.limit(1)).one_or_none()
             twice = last is not None and abs((attempt.at - last).total_seconds()) < TWICE_S
             if twice or connection.execute(update(_cards).where(*as_read).values(new)).rowcount == 0:
-                raise Conflict(f"card {card.id!r} was just reviewed", hint="read it again, then rate it")
+                raise Conflict(msg("card {} was just reviewed", repr(card.id)), hint="read it again, then rate it")
             connection.execute(insert(_reviews), row)
             _keep_attempts(connection, card.learner, [attempt])
         return self.card(card.id, card.learner)
@@ -571,9 +571,10 @@ def _mark(record: Mapping[str, Any]) -> Mark:
 
 
 def _closed(exam_id: str) -> ExamClosed:
-    return ExamClosed(f"exam {exam_id} was handed in before", hint=msg("see GET {}", f"/v1/exams/{exam_id}"))
+    return ExamClosed(msg("exam {} was handed in before", exam_id), hint=msg("see GET {}", f"/v1/exams/{exam_id}"))
 
 
 def _not_found(kind: str, given_id: str, learner: str | None, *, hint: str) -> NotFound:
     whose = "there is" if learner is None else f"learner {learner!r} has"
-    return NotFound(f"{whose} no {kind} {given_id!r}", hint=hint)
+    message = f"{whose} no {kind} {given_id!r}"
+    return NotFound(message, hint=hint)

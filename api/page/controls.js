@@ -167,6 +167,10 @@ export const drafts = {
 export const Check = ({ label, checked, onChange, ...more }) => html`<label class="check">
   <input type="checkbox" checked=${checked} onChange=${(event) => onChange(event.target.checked)} ...${more} /><span>${label}</span></label>`;
 
+/** A table that a phone stacks; `label` names it. */
+export const Table = ({ label, heads, children }) => html`<div class="table-box stacked" tabindex="0" role="region" aria-label=${label}><table>
+  <thead><tr>${heads.map((text) => html`<th scope="col">${text}</th>`)}</tr></thead><tbody>${children}</tbody></table></div>`;
+
 export const Select = ({ options, value, onChange, ...more }) => html`<select class="box" onChange=${(event) => onChange(event.target.value)} ...${more}>
   ${options.map(([key, text]) => h("option", { value: key, selected: key === value }, text))}</select>`;
 

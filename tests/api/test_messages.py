@@ -64,15 +64,16 @@ def test_a_message_keeps_its_template_through_pickles_copies_and_a_file_of_jobs(
 
 
 HEARD_ON_THE_PAGE = (
-    "api/fetch.py", "api/generator.py", "api/shared_files.py", "api/uploads.py", "indexes/readers",
+    "api/fetch.py", "api/generator.py", "api/shared_files.py", "api/uploads.py", "evals/exam.py", "evals/questions.py",
+    "evals/study.py", "evals/study_store.py", "indexes/readers",
     "rag/models/adapters.py", "rag/models/folder.py", "rag/models/gguf.py", "rag/models/home.py",
     "rag/models/loading.py", "rag/generators/local", "rag/generators/openvino.py",
     "rag/generators/vllm.py",
 )  # fmt: skip
-"""Where the errors arise that a reader meets when a book is added or a model is chosen."""
+"""Where the errors arise that a reader meets when a book is added, a model is chosen or an exam is taken."""
 
 
-def test_errors_of_adding_a_book_and_of_choosing_a_model_have_their_chinese() -> None:
+def test_errors_of_adding_a_book_of_choosing_a_model_and_of_studying_have_their_chinese() -> None:
     root = Path(__file__).parents[2]
     files = [file for name in HEARD_ON_THE_PAGE for file in (root / name, *(root / name).rglob("*.py"))]
     messages = {message for file in files if file.is_file() for message in _messages_of(file)}

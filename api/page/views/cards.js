@@ -1,10 +1,11 @@
 // Cards that are due, one after the other, by keyboard too.
 import { BASE, bookPath } from "../address.js";
-import { Button, Empty, Field, LETTERS, Problem, attempt, confirm, useKeys } from "../controls.js";
+import { Button, Empty, LETTERS, Problem, attempt, confirm, useKeys } from "../controls.js";
 import { html, useEffect, useRef, useState } from "../html.js";
 import { Rich } from "../markdown.js";
 import * as rest from "../rest.js";
 import { count, questionText, t, until } from "../texts.js";
+import { Choices, WordingForm } from "./questions.js";
 import { StudyHead } from "./study.js";
 
 const RATINGS = [["1", "again"], ["2", "hard"], ["3", "good"], ["4", "easy"]];
@@ -57,11 +58,7 @@ export function Cards({ site }) {
   useKeys(rated ? { ...keys, u: undo } : keys);
 
   const remove = () => confirm({ question: t("cards.delete_question"), yes: t("delete"), onYes: () => act(() => rest.deleteCard(card.id)) });
-  const keep = (event) => {
-    event.preventDefault();
-    const { question, answer } = event.target.elements;
-    act(() => rest.changeCard(card.id, { question: question.value, answer: answer.value }));
-  };
+  const keep = (wording) => act(() => rest.changeCard(card.id, wording));
   return html`<${StudyHead} site=${site} current="cards" due=${found?.due} />
     <section class="review" aria-live="polite">
       ${problem && html`<${Problem} error=${problem} />`}
@@ -70,12 +67,9 @@ export function Cards({ site }) {
       ${card && html`<article class="card flashcard" key=${card.id}>
         <p class="soft">${count("cards.left", found.due)}</p>
         <${Rich} kind="rich card-question" text=${questionText(card)} />
-        ${card.choices && html`<ol class="card-choices" type="A">${card.choices.map((choice) => html`<li><${Rich} text=${choice} /></li>`)}</ol>`}
+        <${Choices} of=${card} />
         <div class="card-back" tabindex="-1" ref=${back}>
-          ${detail && (editing ? html`<form class="add-form" onSubmit=${keep}>
-              <${Field} label=${t("cards.question")}><textarea class="box" name="question" rows="3" dir="auto" defaultValue=${card.question}></textarea><//>
-              <${Field} label=${t("mark.reference")}><textarea class="box" name="answer" rows="2" dir="auto" defaultValue=${card.answer}></textarea><//>
-              <div class="row"><${Button} kind="primary" type="submit">${t("cards.keep")}<//><${Button} kind="quiet" onClick=${() => setEditing(false)}>${t("cancel")}<//></div></form>`
+          ${detail && (editing ? html`<${WordingForm} question=${{ ...card, choices: null }} onKeep=${keep} onCancel=${() => setEditing(false)} />`
             : html`<${Answer} detail=${detail} />
               <div class="row">
                 <${Button} kind="quiet" onClick=${() => setEditing(true)}>${t("cards.edit")}<//>

@@ -1,6 +1,6 @@
 // An exam given to a class: a link for every learner, who has handed in, and the marks as they come.
 import { BASE } from "../address.js";
-import { CopyButton, Missing, Problem } from "../controls.js";
+import { CopyButton, Missing, Problem, Table } from "../controls.js";
 import { html, useEffect, useFetched } from "../html.js";
 import * as rest from "../rest.js";
 import { count, points, t } from "../texts.js";
@@ -28,9 +28,8 @@ export function Class({ site, id }) {
       <div class="row"><${CopyButton} kind="primary" label=${t("class.copy_all")}
           text=${() => given.exams.map((exam) => `${exam.learner}: ${addressOf(exam)}`).join("\n")}>${t("class.copy_all")}<//>
         <a class="button" href=${rest.exportMarksPath(id)} download>${t("class.marks")}</a></div>
-      <div class="table-box stacked" tabindex="0" role="region" aria-label=${t("class.learners")}><table>
-        <thead><tr>${["learner", "state", "link"].map((name) => html`<th scope="col">${t(`class.${name}`)}</th>`)}</tr></thead>
-        <tbody>${given.exams.map((exam) => html`<${Learner} key=${exam.id} exam=${exam} />`)}</tbody></table></div>
+      <${Table} label=${t("class.learners")} heads=${["learner", "state", "link"].map((name) => t(`class.${name}`))}>
+        ${given.exams.map((exam) => html`<${Learner} key=${exam.id} exam=${exam} />`)}<//>
     </section>`}`;
 }
 

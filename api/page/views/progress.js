@@ -1,6 +1,6 @@
 // By chapter what was seen and right, what comes due, and what is weak.
 import { BASE } from "../address.js";
-import { Empty, Field, Problem, Select } from "../controls.js";
+import { Empty, Field, Problem, Select, Table } from "../controls.js";
 import { html, useFetched, useState } from "../html.js";
 import * as rest from "../rest.js";
 import { chapterName, count, number, t } from "../texts.js";
@@ -43,9 +43,7 @@ function Chapters({ site, chapters, source }) {
     return title ? [html`<tr><th colspan="4" scope="colgroup">${title}</th></tr>`, row] : [row];
   });
   return html`<section class="card"><h2>${t("progress.chapters")}</h2>
-    <div class="table-box stacked" tabindex="0" role="region" aria-label=${t("progress.chapters")}><table>
-      <thead><tr>${["chapter", "right_of_seen", "due", "practise"].map((name) => html`<th scope="col">${t(`progress.${name}`)}</th>`)}</tr></thead>
-      <tbody>${rows}</tbody></table></div></section>`;
+    <${Table} label=${t("progress.chapters")} heads=${["chapter", "right_of_seen", "due", "practise"].map((name) => t(`progress.${name}`))}>${rows}<//></section>`;
 }
 
 function Chapter({ chapter, book }) {

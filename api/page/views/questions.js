@@ -53,9 +53,9 @@ function Question({ question, chosen, onChoose, onChange }) {
   const state = question.accepted ? "accepted" : question.checked ? "checked" : "unchecked";
   return html`<article class="card made-question" aria-label=${question.question}>
     <p class="soft">${[t("filters.in_chapter", { n: question.chapter }), t(`type.${question.type}`), t(`questions.${state}`)].join(" · ")}</p>
-    ${editing ? html`<${Form} question=${question} onKeep=${change} onCancel=${() => setEditing(false)} />` : html`
+    ${editing ? html`<${WordingForm} question=${question} onKeep=${change} onCancel=${() => setEditing(false)} />` : html`
       <${Rich} text=${question.question} />
-      ${question.choices && html`<ol class="card-choices" type="A">${question.choices.map((choice) => html`<li><${Rich} text=${choice} /></li>`)}</ol>`}
+      <${Choices} of=${question} />
       <div><h3 class="small-heading">${t("mark.reference")}</h3><${Rich} text=${question.answer} /></div>
       <details><summary>${t("questions.passage")}</summary><${Rich} text=${question.passage || question.gold[0]?.evidence || ""} /></details>
       ${question.gold[0]?.evidence && html`<blockquote class="card-quote"><${Rich} text=${question.gold[0].evidence} /></blockquote>`}
@@ -68,7 +68,11 @@ function Question({ question, chosen, onChoose, onChange }) {
   </article>`;
 }
 
-function Form({ question, onKeep, onCancel }) {
+export const Choices = ({ of: { choices } }) => choices && html`<ol class="card-choices" type="A">${choices.map((choice) => html`
+  <li><${Rich} text=${choice} /></li>`)}</ol>`;
+
+/** The wording of a question or a card. */
+export function WordingForm({ question, onKeep, onCancel }) {
   const keep = (event) => {
     event.preventDefault();
     const { question: asked, answer, right, ...boxes } = Object.fromEntries(new FormData(event.target));

@@ -1,6 +1,6 @@
 // Comparisons over many questions: the list, one report, and the button that runs the quick one.
 import { BASE, navigation } from "../address.js";
-import { Button, Empty, Field, Missing, Problem, Select, attempt } from "../controls.js";
+import { Button, Empty, Field, Missing, Problem, Select, Table, attempt } from "../controls.js";
 import { html, useFetched, useState } from "../html.js";
 import * as rest from "../rest.js";
 import { count, dateTime, either, language, t } from "../texts.js";
@@ -48,9 +48,8 @@ function Summary({ site, report }) {
   ];
   return html`<article class="card"><h2><a href=${BASE + pathOf(report.id)}>${t(report.arms.length > 1 ? "reports.of" : "reports.of_one", { when: dateTime(report.created_at) })}</a></h2>
     <p class="soft">${about.filter(Boolean).join(" · ")}</p>
-    ${steps.length ? html`<div class="table-box stacked" tabindex="0" role="region" aria-label=${t("reports.steps")}><table>
-        <thead><tr><th scope="col">${t("reports.step")}</th><th scope="col">${t("reports.difference")}</th><th scope="col">${t("reports.verdict")}</th></tr></thead>
-        <tbody>${steps.map((step) => html`<${Step} step=${step} />`)}</tbody></table></div>`
+    ${steps.length ? html`<${Table} label=${t("reports.steps")} heads=${["step", "difference", "verdict"].map((name) => t(`reports.${name}`))}>
+        ${steps.map((step) => html`<${Step} step=${step} />`)}<//>`
       : html`<p>${report.verdict}</p>`}</article>`;
 }
 
