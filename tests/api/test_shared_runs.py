@@ -23,8 +23,8 @@ from api.server_state import SERVERS, runs
 from api.settings import load_settings
 from api.shared_runs import SharedRuns
 from api.streaming import FollowedTask, Named
-from indexes.errors import NotFound
-from indexes.postgres import store_at
+from indexes.errors import DatabaseUnavailable, NotFound
+from indexes.postgres import PostgresDatabase, store_at
 
 ASKED = {"question": "How many threads are in a warp?", "stream": True, "grace_s": 30}
 KEYS = {"api_keys": "open-key", "learner_keys": "alice=alices-key,bob=bobs-key"}
@@ -158,6 +158,25 @@ def test_who_follows_a_run_whose_server_dies_hears_of_it(way: str, pair: Pair, m
             assert error[0] == "event: error" and "stopped" in error[1] and "Ask again" in error[1]
             assert names(pair.other.client.get(f"{path}/events"))[-1] == "error"
             assert pair.other.services.answering.conversations() == set()
+
+
+def test_who_follows_a_run_goes_on_when_the_database_is_back(pair: Pair, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(shared_runs, "LEASE_S", PATIENCE_S)
+    asked_in_vain: list[str] = []
+
+    def is_away(_: object) -> Iterator[None]:
+        asked_in_vain.append(threading.current_thread().name.partition("_")[0])
+        raise DatabaseUnavailable("it does not answer")
+
+    with pair.begun("/v1/ask") as (path, reply), pair.other.client.stream("GET", f"{path}/events") as elsewhere:
+        lines = elsewhere.iter_lines()
+        assert "event: delta" in lines
+        with monkeypatch.context() as away:
+            away.setattr(PostgresDatabase, "connected", is_away)
+            wait_until(lambda: {"coalesce-runs", "coalesce-follow"} <= {*asked_in_vain}, "both wanted it")
+        pair.go_on.set()
+        assert [line for line in lines if line.startswith("event: ")] == ["event: delta", "event: done"]
+        assert names(reply)[-1] == "done"
 
 
 def test_a_run_that_is_over_before_the_others_are_told_is_not_told_of(pair: Pair, monkeypatch: pytest.MonkeyPatch):
