@@ -253,7 +253,7 @@ class SharedRuns:
             if gone := {*old, *(run.id for run in ended[:-MOST_KEPT])}:
                 connection.execute(sa.delete(runs).where(runs.c.id.in_(gone)))
                 for run_id in gone:
-                    del self._runs[run_id]
+                    self._runs.pop(run_id, None)
 
     def _be_heard(self, connection: sa.Connection) -> None:
         values = {"name": f"{socket.gethostname()}:{os.getpid()}", "until": NOW + LEASE_S}

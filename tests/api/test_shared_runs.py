@@ -19,7 +19,7 @@ from waiting import PATIENCE_S, wait_until
 
 from api import shared_runs
 from api.health_checks import STORES
-from api.server_state import SERVERS, runs
+from api.server_state import NOW, SERVERS, runs, servers
 from api.settings import load_settings
 from api.shared_runs import SharedRuns
 from api.streaming import FollowedTask, Named
@@ -82,7 +82,7 @@ def names(reply: httpx.Response) -> list[str]:
 def both(tmp_path_factory: pytest.TempPathFactory, common_database: str) -> Iterator[tuple[Live, Live]]:
     with ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
-        for name, seconds in {"EVERY_S": 0.05, "LEASE_S": 0.5, "BEAT_S": 0.1, "FOLLOWED_S": 0.5}.items():
+        for name, seconds in {"EVERY_S": 0.05, "LEASE_S": 2.0, "BEAT_S": 0.1, "FOLLOWED_S": PATIENCE_S}.items():
             patch.setattr(shared_runs, name, seconds)
         url = stack.enter_context(place_in(common_database))
         for schema in (*STORES, SERVERS):
@@ -153,7 +153,10 @@ def test_who_follows_a_run_whose_server_dies_hears_of_it(way: str, pair: Pair, m
         lines = elsewhere.iter_lines()
         assert "event: delta" in lines
         with monkeypatch.context() as killed:
-            killed.setattr(pair.one.services._shared_runs, "_tell", lambda: None)  # it is not heard of any more
+            dead = pair.one.services._shared_runs
+            killed.setattr(dead, "_tell", lambda: None)  # it is not heard of any more
+            with store_at(pair.one.services.settings.index.database_url, SERVERS).writing() as connection:
+                connection.execute(sa.update(servers).where(servers.c.id == dead._me).values(until=NOW))  # for long
             error = [line for line in lines if line.startswith(("event: ", "data: "))][-2:]
             assert error[0] == "event: error" and "stopped" in error[1] and "Ask again" in error[1]
             assert names(pair.other.client.get(f"{path}/events"))[-1] == "error"
