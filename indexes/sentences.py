@@ -19,7 +19,7 @@ SpanKind: TypeAlias = Literal["sentence", "item", "code", "table", "formula", "h
 _FENCE = re.compile(r"^[ \t]*(`{3,}(?=[^`]*$)|~{3,})")
 _FORMULA = re.compile(r"^[ \t]*\$\$")
 _HEADING = re.compile(r"^[ \t]{0,3}#{1,6}[ \t]+\S")
-_PIPE_ROW = re.compile(r"^[ \t]*\|.*\|[ \t]*$|^[ \t]*+[^|\n]++(\|[^|\n]+){2,}$")
+_PIPE_ROW = re.compile(r"^[ \t]*\|.*\|[ \t]*$")
 _RULE = re.compile(r"^[ \t]*([-=*_~^\"'.+#])\1{2,}[ \t]*$")
 _BULLET = re.compile(r"^[ \t]*([-*+•‣–]|\(?\d{1,3}[.)]|\(?[a-z][.)])[ \t]+(?=\S)")
 _ABBREVIATION = re.compile(

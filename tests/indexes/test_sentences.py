@@ -33,6 +33,7 @@ def split_sentences(text: str) -> tuple[str, ...]:
         ("He used matrix A. Then B was added.", 2),
         ("It was proved by A. Y. Jackson, J. E. H. MacDonald and William L. Briggs. They agree.", 2),
         ("D. Knuth says so of the set of clauses C. Instead, load it into R. We do.", 3),
+        ("They write P(A|B) and P(B|A) for these. If M |= f, then |x| holds.", 2),
         ("Use e.g. the call. It moves 3.5 TB/s. See Fig. 3 for more! Is it `fast()`? Yes.", 5),
         ("线程束是32个线程。它们一起执行！对吗？", 3),
         ("A warp is a\ngroup of threads.", 1),
