@@ -164,12 +164,15 @@ LIGATURES = b"It is a\x80ected, \x81rst, \x82at, o\x83cial and ba\x84ing."
         (b"A roo\x1dine, e\x1ecient wa\x1fe, \x1crst, o\x1bset", {}, "A roofline, efficient waffle, first, offset"),
         (b"\x10OT1\x11: a\x0bected, \x0crst, \x0dat, o\x0ecial, ba\x0fing", {},
          "“OT1”: affected, first, flat, official, baffling"),
+        (b"arpa in 192", {code: chr(0xF700 + code) for code in b"arp129"} | {ord(x): x for x in "in "}, "ARPA in 192"),
         (LIGATURES, {code: chr(code) for code in LIGATURES} | dict(enumerate("ﬀﬁﬂﬃﬄ", 0x80)),
          "It is affected, first, flat, official and baffling."),
     ],
-    ids=["T1", "OT1", "Unicode"],
+    ids=["T1", "OT1", "Adobe", "Unicode"],
 )  # fmt: skip
-def test_ligatures_are_letters(line: bytes, unicode: dict[int, str], read: str, tmp_path: Path) -> None:
+def test_ligatures_small_capitals_and_old_figures_are_letters(
+    line: bytes, unicode: dict[int, str], read: str, tmp_path: Path
+) -> None:
     write_bitmap_font_pdf(tmp_path / "a.pdf", [line], unicode)
     book = read_book(tmp_path / "a.pdf")
     assert (book.sections[0].text, book.health.notes) == (read, ())

@@ -53,7 +53,11 @@ ONE_STEP, EVEN_SHARE = 0.15, 0.8
 """How far steps of a fixed-pitch font differ from the usual once rounded, and least share of those that do not."""
 
 _BOLD_NAME = re.compile(r"bold|black|heavy|semibold|demi|cmbx|sfbx|ecbx|\bbd\b|-b$|medi(?:ital|obli)?$", re.IGNORECASE)
-_PLAIN = str.maketrans({"\xa0": " ", "\x88": "•"})
+_PLAIN = str.maketrans(
+    {"\xa0": " ", "\x88": "•"}
+    | {chr(0xF730 + digit): str(digit) for digit in range(10)}  # Adobe's codes for old-style figures
+    | {chr(0xF761 + letter): chr(ord("A") + letter) for letter in range(26)}  # and for small capitals
+)
 """PDFium itself spells out the ligatures of Unicode."""
 _TEX_CODES = {
     0x0B: "ff", 0x0C: "fi", 0x0D: "fl", 0x0E: "ffi", 0x0F: "ffl",  # OT1
