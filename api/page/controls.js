@@ -103,9 +103,10 @@ export function askForText({ label, field, value, most, onSave }) {
   });
 }
 
-/** Says something in passing. */
+/** Says something in passing, once at a time. */
 export function toast(text, { bad = false } = {}) {
   const place = document.getElementById("toasts");
+  if ([...place.children].some((one) => one.textContent === text)) return;
   const note = Object.assign(document.createElement("p"), { className: bad ? "toast bad" : "toast", textContent: text });
   note.setAttribute("role", bad ? "alert" : "status");
   place.append(note);

@@ -355,6 +355,9 @@ def test_a_question_is_sent_once_and_not_by_the_enter_of_an_input_method(site: L
     assert [turn.question for turn in site.generator.requests[-1].turns] == [QUESTION]
 
 
+STOPPED = re.compile(r"/v1/answers/\w+$")
+
+
 def test_an_answer_is_stopped_also_before_the_server_has_taken_the_question(site: Live, open_page: Open) -> None:
     gate = Gate(site, 1)
     page = open_page()
@@ -363,7 +366,7 @@ def test_an_answer_is_stopped_also_before_the_server_has_taken_the_question(site
     with page.expect_request("**/v1/ask"):
         begin(page)
     page.get_by_role("button", name="Stop the answer").click()
-    with page.expect_request(lambda request: request.method == "DELETE"):
+    with page.expect_response(STOPPED):
         held[0].continue_()
     gate.open()
     expect(page.locator(".turn [role=status]")).to_contain_text("Stopped")
@@ -376,7 +379,8 @@ def test_an_answer_that_was_found_again_is_stopped_like_any_other(site: Live, op
     expect(page.locator(".answer")).to_contain_text("A warp has")
     page.wait_for_url(re.compile(r"/c/\w+"))
     page.reload()
-    page.get_by_role("button", name="停止").click()
+    with page.expect_response(STOPPED):
+        page.get_by_role("button", name="停止").click()
     gate.open()
     expect(page.locator(".turn [role=status]")).to_contain_text("已停止")
     expect(page.locator(".problem")).to_have_count(0)

@@ -167,6 +167,17 @@ def test_what_was_answered_in_another_tab_is_handed_in_too(site: Live, open_page
     expect(page.locator(".typed")).to_have_text(["in tab 0", "in tab 1"])
 
 
+def test_what_was_answered_after_a_session_ended_is_kept_when_the_reader_is_back(site: Live, open_page: Open) -> None:
+    exam = site.post("/v1/exams", count=1, types=["choice"])
+    page = open_page(f"/study/exam/{exam['id']}")
+    page.locator(".choice").first.wait_for()
+    page.route("**/draft", lambda route: route.fulfill(status=401, json={}))
+    with page.expect_response("**/draft"):
+        page.locator(".choice input").first.check()
+    page.unroute("**/draft")
+    wait_until(lambda: site.get(f"/v1/exams/{exam['id']}/draft")["answers"], "the answer was kept")
+
+
 def test_what_was_typed_in_an_exam_stays_where_it_cannot_be_handed_in(site: Live, open_page: Open) -> None:
     exam, other = (site.post("/v1/exams", count=count, types=["short"]) for count in (2, 1))
     page = open_page(f"/study/exam/{exam['id']}")

@@ -10,6 +10,7 @@ import { StudyHead } from "./study.js";
 
 const LITTLE_TIME_S = 60;
 const KEEP_AFTER_MS = 400;
+const KEEP_AGAIN_MS = 2000;
 const MOST_CHARACTERS = 20_000;
 
 /** `query` may name the learner whose link this is: who takes the exam goes on under that name. */
@@ -57,7 +58,7 @@ function Sitting({ exam, ends, draft, onEnd }) {
   const saving = useRef(Promise.resolve()); // answers are kept in the order in which they were given
   const timer = useRef(0);
 
-  /** Keeps what is not kept yet; what could not be kept stays for the next time. */
+  /** Keeps what is not kept yet; while no server takes it, or nobody is signed in, again and again. */
   const save = () => {
     clearTimeout(timer.current);
     saving.current = saving.current.then(() => attempt(async () => {
@@ -68,6 +69,7 @@ function Sitting({ exam, ends, draft, onEnd }) {
         await rest.keepAnswers(exam.id, given);
       } catch (error) {
         unsaved.current = { ...given, ...unsaved.current };
+        if (error.type === "unreachable" || error.status === 401) timer.current = setTimeout(save, KEEP_AGAIN_MS);
         throw error;
       }
     }));
