@@ -105,21 +105,23 @@ def build(connection: sa.Connection, dimension: int) -> bool:
     ).one()
     needed_kb = min(count * (2 * dimension + BYTES_OF_EDGES) // 1024, MOST_MEMORY_KB)
     connection.exec_driver_sql(f"SET maintenance_work_mem = {max(memory_kb, needed_kb)}")
-    for settings in ("SELECT", "SET max_parallel_maintenance_workers = 0"):
-        connection.exec_driver_sql(settings)
-        connection.exec_driver_sql(f"DROP INDEX IF EXISTS {name}")  # what is left of a build that broke off
-        try:
-            connection.exec_driver_sql(
-                f"CREATE INDEX CONCURRENTLY {name} ON vector_index "
-                f"USING hnsw ((CAST(embedding AS halfvec({dimension}))) halfvec_ip_ops) "
-                f"WITH (m = {EDGES}, ef_construction = {BUILT_AMONG})"
-            )
-        except OperationalError as error:
-            if getattr(error.orig, "sqlstate", None) != _NO_SHARED_MEMORY or settings != "SELECT":
-                raise
-        else:
-            return True
-    return False
+    try:
+        _create_graph(connection, name, dimension)
+    except OperationalError as error:
+        if getattr(error.orig, "sqlstate", None) != _NO_SHARED_MEMORY:
+            raise
+        connection.exec_driver_sql("SET max_parallel_maintenance_workers = 0")
+        _create_graph(connection, name, dimension)
+    return True
+
+
+def _create_graph(connection: sa.Connection, name: str, dimension: int) -> None:
+    connection.exec_driver_sql(f"DROP INDEX IF EXISTS {name}")  # what is left of a build that broke off
+    connection.exec_driver_sql(
+        f"CREATE INDEX CONCURRENTLY {name} ON vector_index "
+        f"USING hnsw ((CAST(embedding AS halfvec({dimension}))) halfvec_ip_ops) "
+        f"WITH (m = {EDGES}, ef_construction = {BUILT_AMONG})"
+    )
 
 
 def _sent(vector: bytes) -> bytes:

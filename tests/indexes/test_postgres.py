@@ -147,6 +147,21 @@ def test_of_several_builders_one_builds_and_a_build_that_broke_off_is_begun_agai
         assert graphs(empty_database) == [True]
 
 
+def test_a_graph_is_built_by_one_process_where_there_is_no_room_to_share(
+    empty_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("indexes.pgvector.EXACT_LIMIT", -1)
+    with closing(open_catalog(tmp_path, create=True, database_url=empty_database)) as catalog:
+        run(
+            empty_database,
+            "CREATE FUNCTION no_room() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN "
+            "IF current_setting('max_parallel_maintenance_workers') <> '0' THEN RAISE SQLSTATE '53100'; END IF; END $$",
+            "CREATE EVENT TRIGGER shared ON ddl_command_start WHEN TAG IN ('CREATE INDEX') EXECUTE FUNCTION no_room()",
+        )
+        assert catalog.build_graph(16)
+        assert graphs(empty_database) == [True]
+
+
 def test_a_value_that_no_database_keeps_is_bad_input(empty_database: str) -> None:
     store = PostgresDatabase(empty_database, CATALOG)
     for value in ("a\0b", "half \ud800"):
