@@ -79,6 +79,11 @@ _IN_BRACKETS = re.compile(r"\([^()]*\)$")
 _ENDS_SENTENCE = frozenset(".,;:!?”’\"'")
 """What the number of a note may stand at, beside letters and brackets."""
 _INVISIBLE = re.compile("[\u200b-\u200f\ufeff]")
+_ACCENTS = {
+    ord("¨"): "\u0308", ord("´"): "\u0301", ord("`"): "\u0300", ord("ˆ"): "\u0302", ord("˜"): "\u0303",
+    ord("ˇ"): "\u030c", ord("˚"): "\u030a",
+}  # fmt: skip
+"""Accents that stand by themselves, and what joins them to a letter: TeX prints them before the letter below them."""
 _UNREADABLE = re.compile("[\ufffd-\uffff\x00-\x01\x03-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _OF_LETTERS = re.compile(r"[^\w\x00-\x1f]*[^\W\d_]+(?:['’-][^\W\d_]+)*[^\w\x00-\x1f]*$")
 _FIXED_PITCH = 1
@@ -313,6 +318,7 @@ def _words(text_page: Any, sheet: _Sheet) -> Iterator[Word]:
     turn: int | None = 0
     base = level = 0
     spaced = False
+    accent = ""
     fonts: dict[tuple[bytes, int], tuple[bool, bool]] = {}
 
     for index in range(pdfium.FPDFText_CountChars(text_page)):
@@ -322,6 +328,11 @@ def _words(text_page: Any, sheet: _Sheet) -> Iterator[Word]:
             continue
         if code in _TEX_CODES and _is_unmapped(text_page, index):
             letter = _TEX_CODES[code]
+        if code in _ACCENTS and _stands_over_next(text_page, index):
+            accent = _ACCENTS[code]
+            continue
+        if accent:
+            letter, accent = unicodedata.normalize("NFC", letter.replace("ı", "i") + accent), ""
         if letter.isspace() or letter == "\x00":
             spaced = True
             continue
@@ -375,6 +386,21 @@ def _words(text_page: Any, sheet: _Sheet) -> Iterator[Word]:
             base, high, foot, base_end = index, height, lower, right
     if letters:
         yield Word(_spelled(letters, script, level), x0, x1, bottom, top, size, *style, turn)
+
+
+def _stands_over_next(text_page: Any, index: int) -> bool:
+    """Whether most of an accent stands over the next letter, and there is such a letter with an accent."""
+    import pypdfium2.raw as pdfium
+
+    letter = chr(pdfium.FPDFText_GetUnicode(text_page, index + 1)).replace("ı", "i")
+    accent = _ACCENTS[pdfium.FPDFText_GetUnicode(text_page, index)]
+    if not letter.isalpha() or len(unicodedata.normalize("NFC", letter + accent)) > 1:
+        return False
+    own, below = pdfium.FS_RECTF(), pdfium.FS_RECTF()
+    pdfium.FPDFText_GetLooseCharBox(text_page, index, own)
+    pdfium.FPDFText_GetLooseCharBox(text_page, index + 1, below)
+    shared = min(own.right, below.right) - max(own.left, below.left)
+    return bool(2 * shared > own.right - own.left)
 
 
 def _shift(text_page: Any, base: int, index: int, turn: int) -> int:
