@@ -6,6 +6,7 @@ as in another language or of listings only, has what its sections begin with.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -157,7 +158,9 @@ def guide_markdown(title: str, chapters: Sequence[GuideChapter], headings: Mappi
     """
     lines = [f"# {title}"]
     for chapter in chapters:
-        lines += ["", f"## {chapter.chapter}. {chapter.title}".rstrip()]
+        numbered = chapter.chapter and not re.match(r"\d+[.:]?\s", chapter.title)  # many books number them themselves
+        name = f"{chapter.chapter}. {chapter.title}".rstrip() if numbered else chapter.title
+        lines += ["", f"## {name}"] if name else []
         for name, entries in chapter.groups:
             lines += ["", f"### {headings[name]}", ""]
             for entry in entries:

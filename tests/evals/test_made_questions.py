@@ -21,7 +21,7 @@ from evals.made_questions import MakingProgress, OptionDrawer, make_questions
 from evals.made_store import MadeQuestions
 from evals.question_drafts import draft_questions
 from evals.questions import BankQuestion
-from evals.study_guide import GROUPS, guide_markdown, study_guide
+from evals.study_guide import GROUPS, GuideChapter, guide_markdown, study_guide
 from indexes.errors import Busy, Cancelled, Conflict, NotFound
 from indexes.types import Section, StoredNode
 from rag.engine import AnswerEngine
@@ -341,6 +341,12 @@ def test_a_guide_says_in_the_books_own_words_what_each_chapter_defines_counts_an
         and "- **warp**: A warp is a group" in text
         and f"(/book/b?node={nodes[0].node_id})" in text
     )
+
+
+def test_a_guides_headings_say_a_chapters_number_once() -> None:
+    chapters = [GuideChapter(0, ""), GuideChapter(1, "Threads"), GuideChapter(2, "2 Blocks"), GuideChapter(3, "")]
+    headings = [line for line in guide_markdown("B", chapters, {}, "/b").splitlines() if line.startswith("##")]
+    assert headings == ["## 1. Threads", "## 2 Blocks", "## 3."]
 
 
 def test_the_guide_has_an_entry_of_a_glossary_under_its_term() -> None:
