@@ -22,7 +22,7 @@ EDGES, BUILT_AMONG, SEARCHED_AMONG = 32, 200, 1000
 50,000 vectors that lie in tight groups (`docs/scale.md`)."""
 BYTES_OF_EDGES = 1_350
 """Memory of a vector's edges while the graph is built. Measured: 1,324 (32,072 vectors of 384 numbers in 64 MB); when
-the room is full each further vector takes several times as long."""
+the room is full each further vector takes some three times as long."""
 MOST_MEMORY_KB = 2 << 20
 """More is taken only where `maintenance_work_mem` of the server says so."""
 BUILDING = 0x436F616C_67726170
