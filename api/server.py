@@ -62,7 +62,7 @@ SWITCH_S = 0.0005
 """How long a thread that computes keeps the one that takes calls from running; Python's own is 5 ms."""
 MOST_ARENAS = 2
 """Heaps that glibc shares out among threads. It takes eight a core, and each keeps what was freed in it: 60,000 calls
-held 1,012 MB instead of 900 at the end (two cores)."""
+held 1,012 MB at their end, and 908 with two (two cores)."""
 HEAD_S = 10.0
 """The longest that the headers of a call may take to come."""
 MOST_HEAD_BYTES = 64 * 1024
