@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -212,6 +213,12 @@ class _Server(StoppingServer):
         await self.on_tick(0)
         while not self.should_exit:
             await asyncio.sleep(0.01)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        for connection in list(self.server_state.connections):  # that a browser began as it stopped
+            connection.transport.abort()
+        await asyncio.sleep(0.01)
 
 
 _ROUTES: list[Any] = []

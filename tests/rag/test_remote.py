@@ -447,7 +447,10 @@ def address_of(engine: Engine) -> str:
 
 
 @pytest.mark.parametrize("first", ["nobody", "overloaded", "torn"])
-def test_the_next_engine_answers_for_one_that_is_down(engine: Engine, other: Engine, first: str) -> None:
+def test_the_next_engine_answers_for_one_that_is_down(
+    engine: Engine, other: Engine, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(openai_client, "_FIRST_REST_S", PATIENCE_S)
     engine.answer = (
         reply({}, 503) if first == "overloaded" else lambda handler, _: setattr(handler, "close_connection", True)
     )
