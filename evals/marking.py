@@ -80,6 +80,8 @@ _ALONE = r"(?=\s*(?:[-–,.:;，。！!]|$))"
 _YES = re.compile(rf"\s*(?:yes|yeah|yep|会|是的?|对|能|可以){_ALONE}", re.IGNORECASE)
 _NO = re.compile(rf"\s*(?:no|nope|不(?:会|是|能|可以)?){_ALONE}", re.IGNORECASE)
 _BESIDE_TERMS = 2
+_FRAME_TERMS = 2
+"""Most terms of what denies a sentence behind it: `it is not true that`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,13 +347,19 @@ class Reading:
         return turned > 1 or (turned == 1 and _negated(self.answer) != _negated(self.reference))
 
     def _denies_all(self) -> bool:
-        """Whether the answer says all of the reference and turns it round: `No, ...`, `It is not true that ...`.
+        """Whether the answer puts a denial before the whole reference: `No, ...`, `It is not true that ...`.
 
-        A reference that begins with yes or no itself is left to `verdict`.
+        What it denies behind the reference or of words of its own says no less: `milliseconds, not seconds`. A
+        reference that begins with yes or no is left to `verdict`, and one that denies goes with a `no` before it.
         """
-        if _sign(self.question.answer) or _negated(terms(self.text)) == _negated(self.reference):
+        said = terms(self.text)
+        first = next((at for at, term in enumerate(said) if _among(term, self.reference)), 0)
+        frame, rest = said[:first], said[first:]
+        if _sign(self.question.answer) or _negated(self.reference) or not _negated(frame):
             return False
-        return all(_among(term, self.answer) for term in self.reference if term.text != "not")
+        if _sign(self.text) >= 0 and (len(frame) > _FRAME_TERMS or frame[-1].clause != rest[0].clause):
+            return False
+        return all(_among(term, rest) for term in self.reference) and all(_among(term, self.reference) for term in rest)
 
 
 def _agreement(answer: str, reference: str) -> int:

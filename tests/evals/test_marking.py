@@ -112,6 +112,7 @@ def test_what_two_clauses_say_counts_only_where_it_is_said_of_the_right_thing(
 
 FRAMES = ask("How fast are both?", "The GPU is faster than the CPU in most frames.", "faster than the CPU")
 NO_ATOMICS = ask("Does such a kernel need atomics?", "No, such a kernel does not need atomics.", "not need atomics")
+LATER = ask("What does the call do?", "The copy starts but does not wait for the kernel.", "does not wait")
 LANES = ask("Why is there no conflict?", "The lanes of a row lie in different banks.", "different banks")
 
 
@@ -128,6 +129,10 @@ LANES = ask("Why is there no conflict?", "The lanes of a row lie in different ba
         (LANES, "No, the lanes of a row lie in different banks.", True),
         (LANES, "It is just not true that the lanes of a row lie in different banks.", True),
         (NO_ATOMICS, "such a kernel does not need atomics", False),
+        (LANES, "The lanes of a row lie in different banks, not in the same one.", False),
+        (LANES, "The lanes of a row lie in different banks, so no two of them wait.", False),
+        (LANES, "No conflict arises, because the lanes of a row lie in different banks.", False),
+        (LATER, "No, the copy starts but does not wait for the kernel.", False),
     ],
 )
 def test_what_contradicts_the_reference_has_no_points_however_alike_it_is(
