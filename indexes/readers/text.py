@@ -12,7 +12,7 @@ from indexes.words import CJK
 
 _UNDERLINE = re.compile(r"^([=\-~^*#])\1{2,}[ \t]*$")
 _NUMBERED = re.compile(r"^(\d{1,2}(?:\.\d{1,2}){0,3})[.)]?[ \t]{1,4}(?=[A-Z" + CJK + r"])(\S.{1,78})$")
-_FENCE = re.compile(r"^(`{3,})[ \t]*([\w+-]*)[^`\n]*\n", re.MULTILINE)
+_FENCE = re.compile(r"^(`{3,})(?=[^`\n]*\n)[ \t]*([\w+-]*).*\n", re.MULTILINE)
 _LIST_ITEM = re.compile(r"^[ \t]*(?:[-*•]|\d{1,3}[.)])[ \t]+\S")
 _CODE_LINE = re.compile(
     r"[;{}]\s*$|^\s*(?:#include|//|/\*|\*/|__\w+__|(?:def|for|if|while|return|int|float|void|import)\b.*[:({;])"
@@ -46,7 +46,8 @@ def parse_plain_text(text: str) -> list[Element]:
         if closer is None:
             break
         _append_paragraphs(elements, text[start : opener.start()])
-        elements.append(Block(fence(text[opener.end() : closer.start()].rstrip("\n"), opener[2])))
+        code = text[opener.end() : closer.start()].rstrip("\n")
+        elements += [Block(fence(code, opener[2]))] if code.strip() else []
         start = closer.end()
     _append_paragraphs(elements, text[start:])
     return elements

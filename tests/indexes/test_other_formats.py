@@ -330,7 +330,7 @@ PLAIN = [
      "Look:\n\n    for (;;) {\n        x();\n\n    }\n\nDone.",
      ["Look:", "```\nfor (;;) {\n    x();\n\n}\n```", "Done."]),
     ("a fence in plain text holds code, whatever stands in it",
-     "So:\n\n```c\na\n===\n\nb\n```\nThen.\n\n```\nleft open",
+     "So:\n\n```c\na\n===\n\nb\n```\nThen.\n\n```\n \n```\n\n```\nleft open",
      ["So:", "```c\na\n===\n\nb\n```", "Then.", "```\nleft open"]),
 ]
 # fmt: on
@@ -365,9 +365,10 @@ def test_what_a_file_is_about_is_not_dropped_with_its_licence(tmp_path: Path) ->
     )
 
 
-def test_code_of_one_long_line_is_read_in_linear_time(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "line"), [("a.c", "a(" * 50_000 + ";"), ("a.txt", f"```{'a' * 200_000}`")])
+def test_one_long_line_is_read_in_linear_time(tmp_path: Path, name: str, line: str) -> None:
     started = time.process_time()
-    assert read_book(write(tmp_path / "a.c", "a(" * 50_000 + ";\n")).sections
+    assert read_book(write(tmp_path / name, line + "\n")).sections
     assert time.process_time() - started < 10
 
 
