@@ -200,9 +200,10 @@ def test_a_font_is_fixed_pitch_by_its_letters_not_by_its_name(tmp_path: Path) ->
     assert read_book(tmp_path / "b.pdf").sections[0].text == "```\nx = little + tall\n```"
 
 
-def test_an_accent_joins_the_letter_that_it_stands_over(tmp_path: Path) -> None:
+@pytest.mark.parametrize("held", [b"1 0 0 1 40 560", b"0 1 -1 0 300 60", b"-1 0 0 -1 400 500", b"0 -1 1 0 300 500"])
+def test_an_accent_joins_the_letter_that_it_stands_over(held: bytes, tmp_path: Path) -> None:
     line = rb"[(Gr\310) 445 (obner and L\302) 445 (eo: Freud\302s x\310 z)] TJ"
-    write_raw_pdf(tmp_path / "a.pdf", b"BT /F1 10 Tf 40 560 Td " + line + b" ET", "Helvetica")
+    write_raw_pdf(tmp_path / "a.pdf", b"BT /F1 10 Tf " + held + b" Tm " + line + b" ET", "Helvetica")
     assert read_book(tmp_path / "a.pdf").sections[0].text == "Gröbner and Léo: Freud´s x¨ z"
 
 

@@ -399,8 +399,10 @@ def _stands_over_next(text_page: Any, index: int) -> bool:
     own, below = pdfium.FS_RECTF(), pdfium.FS_RECTF()
     pdfium.FPDFText_GetLooseCharBox(text_page, index, own)
     pdfium.FPDFText_GetLooseCharBox(text_page, index + 1, below)
-    shared = min(own.right, below.right) - max(own.left, below.left)
-    return bool(2 * shared > own.right - own.left)
+    turn, _ = _direction_of(text_page, index, pdfium.FPDFText_GetFontSize(text_page, index))
+    boxes = ((box.bottom, box.top) if turn in (1, 3) else (box.left, box.right) for box in (own, below))
+    (begin, end), (first, last) = boxes
+    return bool(2 * (min(end, last) - max(begin, first)) > end - begin)
 
 
 def _shift(text_page: Any, base: int, index: int, turn: int) -> int:
