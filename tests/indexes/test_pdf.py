@@ -225,6 +225,10 @@ def test_letters_that_were_numbered_as_they_first_occurred_are_no_text(tmp_path:
     )
     text = "12.5 13.75 98/330 2.5e-3 So (a) f(x) is true, b2 and self-made."
     assert " ".join(read_book(tmp_path / "b.pdf").sections[0].text.split()) == text
+    write_bitmap_font_pdf(
+        tmp_path / "c.pdf", [b"num_rows = get_size(first_row);", b"__syncthreads();", b"last_row = num_rows;"]
+    )
+    assert "get_size(first_row);" in read_book(tmp_path / "c.pdf").sections[0].text
 
 
 def test_a_numbered_page_between_two_leaves_keeps_its_number(tmp_path: Path) -> None:

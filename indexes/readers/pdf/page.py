@@ -85,7 +85,7 @@ _ACCENTS = {
 }  # fmt: skip
 """Accents that stand by themselves, and what joins them to a letter: TeX prints them before the letter below them."""
 _UNREADABLE = re.compile("[\ufffd-\uffff\x00-\x01\x03-\x08\x0b\x0c\x0e-\x1f\x7f]")
-_OF_LETTERS = re.compile(r"[^\w\x00-\x1f]*[^\W\d_]+(?:['’-][^\W\d_]+)*[^\w\x00-\x1f]*$")
+_OF_LETTERS = re.compile(r"[^\w\x00-\x1f]*_*[^\W\d_]+(?:['’_-]+[^\W\d_]+)*_*[^\w\x00-\x1f]*$")
 _FIXED_PITCH = 1
 _FORCE_BOLD = 1 << 18
 # Buffers for a font's name and flags, and for places; shared, because PDFium is called under one lock.
