@@ -116,7 +116,8 @@ def build(connection: sa.Connection, dimension: int) -> bool:
 
 
 def _create_graph(connection: sa.Connection, name: str, dimension: int) -> None:
-    connection.exec_driver_sql(f"DROP INDEX IF EXISTS {name}")  # what is left of a build that broke off
+    # What is left of a build that broke off; dropped at once, it would keep all others out while it waits for readers.
+    connection.exec_driver_sql(f"DROP INDEX CONCURRENTLY IF EXISTS {name}")
     connection.exec_driver_sql(
         f"CREATE INDEX CONCURRENTLY {name} ON vector_index "
         f"USING hnsw ((CAST(embedding AS halfvec({dimension}))) halfvec_ip_ops) "

@@ -147,6 +147,26 @@ def test_of_several_builders_one_builds_and_a_build_that_broke_off_is_begun_agai
         assert graphs(empty_database) == [True]
 
 
+def test_what_is_left_of_a_broken_build_is_dropped_beside_readers(
+    empty_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("indexes.pgvector.EXACT_LIMIT", -1)
+    with closing(open_catalog(tmp_path, create=True, database_url=empty_database)) as catalog:
+        assert catalog.build_graph(16)
+        run(empty_database, "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'vector_graph_16'::regclass")
+        with ThreadPoolExecutor(1) as pool:
+            with psycopg.connect(empty_database) as reader:
+                reader.execute("SELECT count(*) FROM vector_index")
+                built = pool.submit(catalog.build_graph, 16)
+                with psycopg.connect(empty_database, autocommit=True) as other:
+                    waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+                    wait_until(lambda: other.execute(waiting).fetchone() != (0,), "a build that waits for a reader")
+                    other.execute("SET lock_timeout = '1s'")
+                    assert other.execute("SELECT count(*) FROM vector_index").fetchone() == (0,)
+            assert built.result(30)
+    assert graphs(empty_database) == [True]
+
+
 def test_a_graph_is_built_by_one_process_where_there_is_no_room_to_share(
     empty_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
