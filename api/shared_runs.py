@@ -237,19 +237,20 @@ class SharedRuns:
                 if not run.told:
                     self._begin(connection, run)
             wants = self._wants(connection) if mine else {}
+            was_away = now - self._away_at < FOLLOWED_S  # then nobody could say that they follow
             for run in mine:
                 stop, followed = wants.get(run.id, (False, False))
                 if stop and not run.followed.ended:
                     run.followed.loop.call_soon_threadsafe(run.followed.stop)
-                _keep_on(run, followed)
+                _keep_on(run, followed or (was_away and run.reading is not None))
                 if followed:
                     self._send(connection, run)
                 if run.followed.ended and run.ended_at is None:
                     made = len(run.followed.made) + (run.followed.error is not None)
                     connection.execute(sa.update(runs).where(runs.c.id == run.id).values(events=made))
                     run.ended_at = now
-            ended = [run for run in mine if run.ended_at is not None]
-            old = [run.id for run in ended if now > (run.ended_at or now) + KEPT_S and run.reading is None]
+            ended = [run for run in mine if run.ended_at is not None and run.reading is None]
+            old = [run.id for run in ended if now > (run.ended_at or now) + KEPT_S]
             if gone := {*old, *(run.id for run in ended[:-MOST_KEPT])}:
                 connection.execute(sa.delete(runs).where(runs.c.id.in_(gone)))
                 for run_id in gone:

@@ -217,3 +217,72 @@ def test_who_follows_a_run_whose_server_is_stopped_hears_how_it_ended(
     first, (name, data) = asyncio.run(followed())
     other.close()
     assert (first, name, data["error"]["type"]) == (("delta", {"text": "A warp"}), "error", "cancelled")
+
+
+async def endless() -> AsyncGenerator[Named]:
+    yield "delta", {"text": "A warp"}
+    await asyncio.Event().wait()
+
+
+def test_an_ended_run_that_somebody_reads_elsewhere_is_kept_however_many_have_ended_since(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(shared_runs, "EVERY_S", 0)
+    monkeypatch.setattr(shared_runs, "FOLLOWED_S", PATIENCE_S)
+    monkeypatch.setattr(shared_runs, "MOST_KEPT", 1)
+    one, other = SharedRuns(database_url), SharedRuns(database_url)
+
+    async def kept() -> list[str]:
+        made = {name: FollowedTask(endless(), grace_s=60) for name in ("read", "unread", "newest")}
+        for name, run in made.items():
+            one.add(name, None, run)
+        await asyncio.to_thread(one._tell)
+        await asyncio.to_thread(other._read, "read", None, 0)
+        await asyncio.to_thread(one._tell)  # which begins to read it
+        for run in made.values():
+            run.stop()
+        await asyncio.sleep(0.05)
+        assert all(run.ended for run in made.values())
+        await asyncio.to_thread(one._tell)
+        return [name for name in made if (await asyncio.to_thread(other._read, name, None, 0))[0] is not None]
+
+    assert asyncio.run(kept()) == ["read", "newest"]
+    other.close()
+    one.close()
+
+
+def test_a_run_is_not_let_go_of_because_the_database_was_away(database_url: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(shared_runs, "EVERY_S", 0.05)
+    monkeypatch.setattr(shared_runs, "FOLLOWED_S", PATIENCE_S)
+    one, other = SharedRuns(database_url), SharedRuns(database_url)
+    connected, away, told = PostgresDatabase.connected, threading.Event(), []
+
+    def sometimes(database: PostgresDatabase) -> Any:
+        if database is not one._database:
+            return connected(database)
+        told.append(is_away := away.is_set())
+        if is_away:
+            raise DatabaseUnavailable("it does not answer")
+        return connected(database)
+
+    async def is_over() -> bool:
+        run = FollowedTask(endless(), grace_s=0)
+        one.add("run", None, run)
+        async with aclosing(other.follow("run", None, NotFound("it is not told of"))) as events:
+            await anext(events)
+            away.set()
+            await asyncio.to_thread(wait_until, lambda: told[-1:] == [True], "it was away")
+            with store_at(database_url, SERVERS).writing() as connection:  # for longer than it is followed
+                connection.execute(sa.update(runs).values(followed_until=0))
+            told.clear()
+            away.clear()
+            await asyncio.to_thread(wait_until, lambda: told.count(False) > 3, "it is back")
+            await asyncio.sleep(0.05)
+        return run.ended
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PostgresDatabase, "connected", sometimes)
+        one.start()
+        assert not asyncio.run(is_over())
+    other.close()
+    one.close()
