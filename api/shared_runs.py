@@ -141,8 +141,10 @@ class SharedRuns:
             try:
                 row, events = await loop.run_in_executor(self._readers, self._read, run_id, owner, seen)
             except CoalesceError:
+                if looks == 0:  # it may be the id that no database takes
+                    raise
                 self._away_at = time.monotonic()
-                if looks == 0 or time.monotonic() - heard_at > LEASE_S:
+                if self._away_at - heard_at > LEASE_S:
                     raise
                 row, events = None, []
             else:

@@ -23,7 +23,7 @@ from api.server_state import NOW, SERVERS, runs, servers
 from api.settings import load_settings
 from api.shared_runs import SharedRuns
 from api.streaming import FollowedTask, Named
-from indexes.errors import DatabaseUnavailable, NotFound
+from indexes.errors import DatabaseUnavailable, InvalidInput, NotFound
 from indexes.postgres import PostgresDatabase, store_at
 
 ASKED = {"question": "How many threads are in a warp?", "stream": True, "grace_s": 30}
@@ -286,3 +286,16 @@ def test_a_run_is_not_let_go_of_because_the_database_was_away(database_url: str,
         assert not asyncio.run(is_over())
     other.close()
     one.close()
+
+
+def test_an_id_that_no_database_takes_does_not_say_that_it_is_away(database_url: str):
+    shared = SharedRuns(database_url)
+
+    async def refused() -> None:
+        with pytest.raises(InvalidInput):
+            await anext(shared.follow("\0", None, NotFound("it is not told of")))
+
+    before = shared._away_at
+    asyncio.run(refused())
+    assert shared._away_at == before
+    shared.close()
