@@ -400,7 +400,7 @@ class Answering:
         try:
             self._find_comparison(comparison_id, owner).stop()
         except NotFound:
-            if self._shared is None or await asyncio.to_thread(self._shared.stop, comparison_id, owner) is None:
+            if self._shared is None or await self._shared.stop(comparison_id, owner) is None:
                 raise
 
     def _find_comparison(self, comparison_id: str, owner: str | None) -> Followed[Named]:
@@ -521,9 +521,9 @@ class Answering:
                 return True
         return False
 
-    def stop_elsewhere(self, answer_id: str, owner: str | None) -> bool:
+    async def stop_elsewhere(self, answer_id: str, owner: str | None) -> bool:
         """As `stop`, of an answer that another server writes."""
-        return self._shared is not None and self._shared.stop(answer_id, owner) is True
+        return self._shared is not None and await self._shared.stop(answer_id, owner) is True
 
     def unfinished(self, conversation_id: str) -> Unfinished | None:
         """The newest run of a conversation, unless it has ended."""

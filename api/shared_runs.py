@@ -47,7 +47,7 @@ GONE_S = 3600.0
 LOOKS = 4
 """How often an id is looked for: a run is told of within `EVERY_S` after it is not over at once."""
 READERS = 2
-"""Threads that read for those who follow, and connections that they take."""
+"""Threads that read for those who follow or stop, and connections that they take."""
 
 _ALIVE = servers.c.until > NOW
 
@@ -161,16 +161,18 @@ class SharedRuns:
                     raise _stopped()
             await asyncio.sleep(EVERY_S)
 
-    def stop(self, run_id: str, owner: str | None) -> bool | None:
-        """Has a run of another server stopped. False: it has ended. None: nobody, or another owner, has it."""
-        self._database.open()
-        marked = sa.update(runs).where(*_its(run_id, owner)).values(asked_to_stop=1).returning(runs.c.events)
+    async def stop(self, run_id: str, owner: str | None) -> bool | None:
+        """Has a run of another server stopped. False: it has ended. None: nobody, or another owner, has it.
+
+        Raises:
+            CoalesceError: as a `Store`.
+        """
+        loop = asyncio.get_running_loop()
         for look in range(LOOKS):
-            with self._database.connected() as connection:
-                if (row := connection.execute(marked).first()) is not None:
-                    return row.events is None
-            if look + 1 < LOOKS:
-                time.sleep(EVERY_S)
+            if look:
+                await asyncio.sleep(EVERY_S)
+            if (row := await loop.run_in_executor(self._readers, self._mark, run_id, owner)) is not None:
+                return bool(row.events is None)
         return None
 
     def stop_all_of(self, conversation_id: str) -> None:
@@ -191,6 +193,12 @@ class SharedRuns:
             return [
                 (where, Unfinished(run_id, *json.loads(asked))) for run_id, where, asked in connection.execute(wanted)
             ]
+
+    def _mark(self, run_id: str, owner: str | None) -> Any:
+        self._database.open()
+        marked = sa.update(runs).where(*_its(run_id, owner)).values(asked_to_stop=1).returning(runs.c.events)
+        with self._database.connected() as connection:
+            return connection.execute(marked).first()
 
     def _read(self, run_id: str, owner: str | None, seen: int) -> tuple[Any, list[Named]]:
         """The row of a run, None for none, and its events behind those that were seen."""

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
+from starlette.concurrency import run_in_threadpool
 
 from api.deps import CallerDep, ConversationsDep, ServicesDep
 from api.paging import USUAL_LIMIT, Cursor, Limit, decoded, encoded
@@ -105,15 +106,15 @@ def export_conversation(conversation_id: str, store: ConversationsDep) -> Respon
 
 
 @router.delete("/answers/{answer_id}", status_code=204, responses=error_responses(404, 503))
-def remove_answer(answer_id: str, store: ConversationsDep, services: ServicesDep, caller: CallerDep) -> None:
+async def remove_answer(answer_id: str, store: ConversationsDep, services: ServicesDep, caller: CallerDep) -> None:
     """Removes an answer from its conversation, to ask again or otherwise; stops one that is being written."""
     if services.answering.stop(answer_id, caller.learner):
         return
     try:
-        store.remove_answer(answer_id)
+        await run_in_threadpool(store.remove_answer, answer_id)
     except NotFound:
-        if not services.answering.stop_elsewhere(answer_id, caller.learner):
-            store.remove_answer(answer_id)  # it may have ended meanwhile
+        if not await services.answering.stop_elsewhere(answer_id, caller.learner):
+            await run_in_threadpool(store.remove_answer, answer_id)  # it may have ended meanwhile
 
 
 @router.post("/feedback", status_code=201, responses=error_responses(400, 404, 422, 503))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -18,6 +19,7 @@ from postgres import place_in
 from waiting import PATIENCE_S, wait_until
 
 from api import shared_runs
+from api.answering import Answering
 from api.health_checks import STORES
 from api.server_state import NOW, SERVERS, runs, servers
 from api.settings import load_settings
@@ -28,6 +30,8 @@ from indexes.postgres import PostgresDatabase, store_at
 
 ASKED = {"question": "How many threads are in a warp?", "stream": True, "grace_s": 30}
 KEYS = {"api_keys": "open-key", "learner_keys": "alice=alices-key,bob=bobs-key"}
+THREADS = 40
+"""Of Starlette, for calls that wait."""
 WAYS = {"/v1/ask": ("x-answer-id", "/v1/answers/{}"), "/v1/compare": ("x-comparison-id", "/v1/compare/{}")}
 """How a run is begun, the header that names it, and where it is followed and stopped."""
 BOTH = pytest.mark.parametrize("way", WAYS, ids=["answer", "comparison"])
@@ -124,6 +128,29 @@ def test_a_run_is_stopped_at_any_server(way: str, pair: Pair):
     with pair.endless(way) as (path, reply):
         assert pair.other.status("DELETE", path) == 204
         assert not {"done", "compared"} & {*names(reply)}
+
+
+def test_who_stops_what_nobody_writes_holds_up_nobody(pair: Pair, monkeypatch: pytest.MonkeyPatch):
+    unknown = [f"unknown-{number}" for number in range(THREADS)]
+    stop, begun, shared = Answering.stop, [], pair.one.services._shared_runs
+
+    def counted(*its: Any) -> bool:
+        begun.append(its)
+        return stop(*its)
+
+    with monkeypatch.context() as patch, ThreadPoolExecutor(THREADS) as pool:
+        patch.setattr(Answering, "stop", counted)
+        patch.setattr(shared_runs, "LOOKS", 1_000_000)
+        stopped = [pool.submit(pair.one.status, "DELETE", f"/v1/answers/{one}") for one in unknown]
+        wait_until(lambda: len(begun) == THREADS, "all of them are looked for")
+        try:
+            assert pair.one.client.get("/v1/conversations", timeout=PATIENCE_S).is_success
+        finally:  # each is found, by which the looking ends
+            with store_at(pair.one.services.settings.index.database_url, SERVERS).writing() as connection:
+                connection.execute(sa.insert(runs), [{"id": one, "server": shared._me, "asked": ""} for one in unknown])
+        assert {one.result() for one in stopped} == {204}
+    with store_at(pair.one.services.settings.index.database_url, SERVERS).writing() as connection:
+        connection.execute(sa.delete(runs).where(runs.c.id.in_(unknown)))
 
 
 @BOTH
