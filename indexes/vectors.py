@@ -13,6 +13,7 @@ import contextlib
 import json
 import logging
 import threading
+import time
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -30,6 +31,8 @@ _logger = logging.getLogger(__name__)
 
 FLAT_LIMIT = 200_000
 """With more vectors an exact search takes tens of milliseconds on two cores."""
+LOOKED_AFTER_S = 60.0
+"""How often it is looked whether a shared library lacks its graph: counting 50,000 nodes takes milliseconds."""
 RECALL_AIM = 0.98
 """Recall@10 of `ivf` against `flat` on the probes."""
 SEARCHED_AT_LEAST = 32
@@ -176,7 +179,7 @@ class PostgresVectors:
     def __init__(self, catalog: Catalog, dimension: int) -> None:
         self._catalog = catalog
         self._dimension = dimension
-        self._generation = -1
+        self._generation, self._again_at = -1, 0.0
         self._building: threading.Thread | None = None
         self._has_graph = False
 
@@ -185,12 +188,16 @@ class PostgresVectors:
         self.sync()
 
     def sync(self) -> None:
-        """Have the graph built of a library that has grown large. It takes minutes: searches are exact meanwhile."""
+        """Have the graph built of a library that has grown large. It takes minutes: searches are exact meanwhile.
+
+        Whether it is lacking is looked at when books have changed and every `LOOKED_AFTER_S`: a build may break off,
+        here or at another server.
+        """
         if self._has_graph or (self._building is not None and self._building.is_alive()):
             return
         generation = self._catalog.generation()
-        if generation != self._generation:
-            self._generation = generation
+        if generation != self._generation or time.monotonic() >= self._again_at:
+            self._generation, self._again_at = generation, time.monotonic() + LOOKED_AFTER_S
             self._building = threading.Thread(target=self._build, name="graph", daemon=True)
             self._building.start()
 

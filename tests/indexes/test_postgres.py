@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -145,6 +146,22 @@ def test_of_several_builders_one_builds_and_a_build_that_broke_off_is_begun_agai
         run(empty_database, "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'vector_graph_16'::regclass")
         assert catalog.build_graph(16)
         assert graphs(empty_database) == [True]
+
+
+def test_a_graph_that_another_server_did_not_finish_is_built_though_no_book_comes(
+    empty_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("indexes.pgvector.EXACT_LIMIT", -1)
+    monkeypatch.setattr("indexes.vectors.LOOKED_AFTER_S", 0.0)
+    settings = IndexSettings(tmp_path / "home", database_url=empty_database)
+    with closing(open_library(settings, embedder=HashEncoder())) as library:
+        with psycopg.connect(empty_database) as other:
+            other.execute("SELECT pg_advisory_lock(%s)", [BUILDING])
+            library.load()
+            wait_until(lambda: not any(thread.name == "graph" for thread in threading.enumerate()), "a look")
+        assert graphs(empty_database) == []
+        library.dense("warp", 1)
+        wait_until(lambda: graphs(empty_database) == [True], "a graph")
 
 
 def test_what_is_left_of_a_broken_build_is_dropped_beside_readers(
