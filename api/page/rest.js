@@ -15,7 +15,7 @@ export class RestError extends Error {
 /** What to do when the server asks for a key; set by app.js. */
 export const signedOut = { tell: () => {} };
 
-let ahead_ms = 0; // of this machine's clock is the server's, by its last reply
+let ahead_ms = 0; // how far the server's clock is ahead of this machine's, by its last reply
 
 /** A moment of the server's in this machine's time. */
 export const byThisClock = (moment) => Date.parse(moment) - ahead_ms;

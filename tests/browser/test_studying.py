@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+from contextlib import closing
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from email.utils import formatdate
 
 import pytest
 from api_fakes import WARP, Live, wait_until
 from browser_help import PHONE, Open
-from playwright.sync_api import Route, expect
+from playwright.sync_api import Browser, Route, expect
 
 from evals.questions import own_question
 
@@ -59,6 +60,22 @@ def test_an_exam_ends_when_its_time_does_with_what_was_typed(
     page.evaluate(LATER)
     expect(page.locator(".result")).to_contain_text("Time was over")
     expect(page.locator(".typed")).to_have_text("something")
+
+
+def test_what_is_typed_without_a_pause_is_kept_some_seconds_before_the_time_is_over(
+    site: Live, open_page: Open, browser: Browser
+) -> None:
+    exam = site.post("/v1/exams", count=1, types=["short"], time_limit_s=600)
+    with closing(browser.new_context(locale="en-US")) as context:  # whose clock is its own for good
+        page = open_page(context=context)
+        page.clock.install()
+        page.goto(f"{site.address}/study/exam/{exam['id']}")
+        page.locator(".question textarea").focus()
+        page.clock.pause_at(datetime.fromisoformat(exam["deadline"]) - timedelta(seconds=6))
+        while page.locator(".clock").text_content() != "0:03 left":
+            page.keyboard.type("a")
+            page.clock.run_for(250)
+        wait_until(lambda: site.get(f"/v1/exams/{exam['id']}/draft")["answers"], "it was kept")
 
 
 def test_an_exam_keeps_the_time_of_the_server_where_the_clock_of_the_machine_is_wrong(

@@ -9,6 +9,7 @@ import { PLAIN_FORMATS } from "./source.js";
 import { StudyHead } from "./study.js";
 
 const LITTLE_TIME_S = 60;
+const LAST_S = 5; // the server's time is known to two seconds: its replies say it in whole ones, and it looks once in each
 const KEEP_AFTER_MS = 400;
 const KEEP_AGAIN_MS = 2000;
 const MOST_CHARACTERS = 20_000;
@@ -138,7 +139,7 @@ function Clock({ ends, onOver, onLittle }) {
     const timer = setInterval(() => {
       const now = left();
       setSeconds(now);
-      if (now === 2) onLittle();
+      if (now >= 0 && now <= LAST_S) onLittle();
       if (now < 0 && !over.current) {
         over.current = true;
         onOver();
