@@ -130,7 +130,8 @@ def run_server(settings: CoalesceSettings, console: Console) -> None:
 def share_few_arenas() -> None:
     """Has threads share glibc's heaps, unless the user chose; other C libraries are left as they are."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None and "MALLOC_ARENA_MAX" not in os.environ:
+    chosen = "MALLOC_ARENA_MAX" in os.environ or "arena_max" in os.environ.get("GLIBC_TUNABLES", "")
+    if mallopt is not None and not chosen:
         m_arena_max = -8
         mallopt(m_arena_max, MOST_ARENAS)
 

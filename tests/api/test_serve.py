@@ -196,13 +196,15 @@ c.fflush(None)
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the heaps are glibc's")
 def test_threads_of_a_server_share_two_heaps(tmp_path: Path):
-    own = {name: value for name, value in os.environ.items() if name != "MALLOC_ARENA_MAX"}
+    own = {name: value for name, value in os.environ.items() if name not in ("MALLOC_ARENA_MAX", "GLIBC_TUNABLES")}
 
-    def heaps(*how: str) -> int:
-        subprocess.run([sys.executable, "-c", COUNT_HEAPS, str(tmp_path / "heaps.xml"), *how], env=own, check=True)
+    def heaps(*how: str, **chosen: str) -> int:
+        command = [sys.executable, "-c", COUNT_HEAPS, str(tmp_path / "heaps.xml"), *how]
+        subprocess.run(command, env=own | chosen, check=True)
         return (tmp_path / "heaps.xml").read_text().count("<heap nr=")
 
     assert heaps("few") == 2 < heaps()
+    assert heaps("few", MALLOC_ARENA_MAX="3") == heaps("few", GLIBC_TUNABLES="glibc.malloc.arena_max=3") == 3
 
 
 def test_a_generator_that_cannot_load_ends_the_start_with_status_1(tmp_path: Path):
