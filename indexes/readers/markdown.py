@@ -148,6 +148,8 @@ def _write_fence(_self: object, tokens: Sequence[Token], index: int, _options: O
     if info.startswith("{"):
         info = re.sub(r"[{}.,]", " ", info).split("=")[0]
     if is_cell:
+        if not info.strip() or info.split()[0] in _SILENT_DIRECTIVES:
+            return ""  # raw HTML, a drawing
         content = "".join(dropwhile(_CELL_OPTION.match, content.splitlines(keepends=True)))
     return _listing(content, info) if content.strip() else ""
 

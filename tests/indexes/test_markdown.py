@@ -195,6 +195,8 @@ def test_cells_of_quarto_and_r_markdown_are_listings_without_their_options(endin
     path = tmp_path / f"a.{ending}"
     cell = "```{r}\n#| echo: false\n#| fig-alt: |\n#|   Two bars.\nx <- 1\n# 2\n\ny\n```"
     path.write_text(f"# A\n\n{cell}\n\n```{{r a, echo=FALSE}}\nz\n```\n\n```{{python}}\n#| eval: false\n```\n\nDone.")
+    with path.open("a") as more:
+        more.write("\n\n```{mermaid}\ngraph TD\n```\n\n```{=html}\n<br>\n```\n")
     assert read_book(path).sections[0].text == "```r\nx <- 1\n# 2\n\ny\n```\n\n```r\nz\n```\n\nDone."
 
 
