@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import FrameType
@@ -72,6 +73,8 @@ GRACE_S = ANSWERS_END_S + 1
 """How long replies may take to be sent by then."""
 STOPPED_S = 15.0
 """The process ends by then, whatever is still in work: every call is one transaction."""
+SAME_SIGNAL_S = 1.0
+"""A signal so soon after the first is the same: a program that started the server may pass on what its group got."""
 
 
 def run_server(settings: CoalesceSettings, console: Console) -> None:
@@ -143,15 +146,17 @@ class StoppingServer(uvicorn.Server):
         config = server_config(create_app(services), services.settings, timeout_graceful_shutdown=GRACE_S)
         super().__init__(config)
         self._services = services
-        self._told_to_stop = False
+        self._told_at: float | None = None
         AppStatus.enable_automatic_graceful_drain = False  # it would cut every stream at once
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begins to stop, and ends the process after `STOPPED_S` whatever happens; told once more, at once."""
-        if self._told_to_stop:
+        if self._told_at is not None:
+            if time.monotonic() - self._told_at < SAME_SIGNAL_S:
+                return
             withdraw(self._services.settings.home)
             os._exit(128 + sig)  # children end with it, and every call is one transaction
-        self._told_to_stop = True
+        self._told_at = time.monotonic()
         last = threading.Timer(STOPPED_S, os._exit, (0,))
         last.daemon = True
         last.start()

@@ -22,6 +22,9 @@ from fake_engine import MODEL, Handler, fake_engine
 from serving import Process, coalesce, start, stop
 
 from api.running_server import ADDRESS_FILE
+from api.server import StoppingServer
+from api.services import Services
+from api.settings import load_settings
 
 pytestmark = pytest.mark.integration
 
@@ -137,6 +140,20 @@ def test_sigterm_ends_the_server_with_status_0_and_no_traceback(server: Process)
     assert "Traceback" not in (server.home.parent / "serve.log").read_text()
 
 
+def test_a_signal_that_comes_twice_at_once_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    ended: list[int] = []
+    monkeypatch.setattr("os._exit", ended.append)
+    services = Services(load_settings({"home": tmp_path}))
+    server = StoppingServer(services)
+    for _ in range(2):
+        server.handle_exit(signal.SIGTERM, None)
+    assert server.should_exit and not ended
+    monkeypatch.setattr("api.server.SAME_SIGNAL_S", 0)
+    server.handle_exit(signal.SIGTERM, None)
+    assert ended == [128 + signal.SIGTERM]
+    services.close()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_second_signal_ends_the_server_at_once_whatever_is_in_work(
     sample_home: Path, tmp_path: Path, number: signal.Signals
@@ -150,6 +167,7 @@ def test_a_second_signal_ends_the_server_at_once_whatever_is_in_work(
             return super().writes(body)
 
     patient = "from api import server; server.ANSWERS_END_S = server.GRACE_S = server.STOPPED_S = 9e3"
+    patient += "; server.SAME_SIGNAL_S = 0"
     command = [sys.executable, "-c", f"{patient}; from api.cli import main; main()", "serve"]
     home = shutil.copytree(sample_home, tmp_path / "home")
     with fake_engine(Silent) as engine, ThreadPoolExecutor(1) as pool:
