@@ -78,7 +78,7 @@ class _Run:
 
 
 class SharedRuns:
-    """The runs of the servers of a database, told by one of them. Light to make.
+    """Lets the servers of a database follow and stop each other's runs; one in each server. Light to make.
 
     Args:
         url: of the database.

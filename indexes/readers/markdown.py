@@ -356,6 +356,8 @@ def visible_tag(tag: str) -> str:
         return ""
     if name[1].lower() in ("br", "sup", "sub", "code"):
         return tag
+    if name[1].lower() in defs.list_tags | defs.table_tags | {"p", "div"}:
+        return " "  # items in a table's cell are words apart
     return "" if name[1].lower() in defs.tags else escapeHtml(tag)
 
 

@@ -200,6 +200,10 @@ def test_cells_of_quarto_and_r_markdown_are_listings_without_their_options(endin
     assert read_book(path).sections[0].text == "```r\nx <- 1\n# 2\n\ny\n```\n\n```r\nz\n```\n\nDone."
 
 
+def test_items_in_a_cell_are_words_apart() -> None:
+    assert blocks("| a |\n| --- |\n| <ul><li>x</li><li>**y**</li></ul> |") == ["| a |\n| --- |\n| x **y** |"]
+
+
 def test_odd_tables_and_boxes_without_end_are_read() -> None:
     assert blocks("```{list-table}\n*\n* - a\n  -\n```") == ["| a |  |\n| --- | --- |"]
     assert "x" in blocks("```{csv-table}\n" + "x" * 200_000 + "\n```")[0]
